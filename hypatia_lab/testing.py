@@ -56,7 +56,7 @@ def judge(
     asked += ["--task", *map(str, task)] if task else []
     with tempfile.TemporaryDirectory() as scratch:
         asked += ["--output", str(output or Path(scratch) / "book"), "--overwrite", "--no-page", "--json"]
-        code, told, said = _run(asked)
+        code, told, said = run_command(asked)
     print(said, file=sys.stderr, end="")
     if code not in (0, 1) or not told:
         last = said.splitlines()[-1] if said else f"hypatia-lab ended with exit status {code}"
@@ -68,7 +68,7 @@ def judge(
     return rows
 
 
-def _run(asked: Sequence[str]) -> tuple[int, str, str]:
+def run_command(asked: Sequence[str]) -> tuple[int, str, str]:
     """Exit status, output and complaints of the command, in a process of its own: the caller's stays as it is."""
     environment = os.environ | sessions.path() | {"TQDM_DISABLE": "1"}
     done = subprocess.run(sessions.python("hypatia_lab", *asked), capture_output=True, text=True, env=environment)

@@ -40,6 +40,17 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers, or adds to the path of imports, is forgotten when it ends."""
+    from hypatia_lab import reader_kernel, variants
+
+    monkeypatch.setattr(reader_kernel, "_DECLARED", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with variants.restored():
+        yield
+
+
+@pytest.fixture
 def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader's file is tried out in this process, which forgets it; a fresh one a case would be slow.
 
@@ -67,6 +78,31 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(sessions, "run_session", run_session)
+
+
+@pytest.fixture
+def timed_alike(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The plans of measuring processes, none of which is run: each tells that everything takes 50 µs a call."""
+    from hypatia_lab.bench import sessions
+
+    real, plans = sessions.run_session, []
+    row = {"event": "row", "status": "ok", "reason": "", "error": 0.0, "max_error": 0.0, "median_us": 50.0, "calls": 1}
+    row |= {"samples_us": [], "sm_mhz": [], "power_w": [], "throttled": False}
+
+    def run_session(module: str, plan: dict[str, Any], log: Path, *, on_event: Any, **how: Any) -> Any:
+        if "groups" not in plan:
+            return real(module, plan, log, on_event=on_event, **how)
+        plans.append(plan)
+        for index, group in plan["groups"]:
+            for name in group["variants"]:
+                for clock in group["clocks"]:
+                    on_event(row | {"group": index, "variant": name, "clock": clock})
+            on_event({"event": "done", "group": index})
+        return None
+
+    monkeypatch.setattr(sessions, "run_session", run_session)
+    monkeypatch.setattr(sessions, "room", lambda wanted: 0)
+    return plans
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import os
 import random
 import socket
 import statistics
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +21,17 @@ from hypothesis import strategies as st
 from synthetic import ceilings, run_line
 from torch._compile import _disable_dynamo
 
-from hypatia_lab import clock, reader_kernel, records, variants
+from hypatia_lab import check, clock, reader_kernel, records, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.experiments import Experiment, plan
-from hypatia_lab.judged import evidence, rehearsal, tampering
+from hypatia_lab.judged import evidence, rehearsal, replies, tampering
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
 from hypatia_lab.judged.evidence import Seen
+from hypatia_lab.judged.worker import Worker
 from hypatia_lab.machine import choose_device
+from hypatia_lab.probes import fence, sessions
+
+STRANGERS = Path(__file__).resolve().parent / "strangers"
 
 # ---------------------------------------------------------------- what was seen
 
@@ -187,6 +193,33 @@ def test_tensors_are_written_into_anothers_memory():
     shelf.close()
 
 
+LOOK = {"type": "Tensor", "tensor": True, "shape": [2, 0], "dtype": "float32", "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "fine"),
+    [
+        ({}, True),
+        ({"tensor": False, "shape": None, "dtype": None}, True),
+        ({"type": 7}, False),
+        ({"shape": "22"}, False),
+        ({"shape": [2, -1]}, False),
+        ({"shape": [True, 2]}, False),
+        ({"shape": [[2]]}, False),
+        ({"dtype": "float32.x"}, False),
+        ({"dtype": None}, False),
+        ({"device": None}, False),
+    ],
+)
+def test_what_a_worker_says_of_its_output_has_the_form(changed, fine):
+    assert replies.output({"looks": [LOOK, LOOK | changed], "tuple": True}) is fine
+
+
+@pytest.mark.parametrize("found", [None, [], {}, {"looks": []}, {"looks": [LOOK]}, {"looks": [7], "tuple": False}])
+def test_what_is_no_output_has_not_the_form(found):
+    assert not replies.output(found)
+
+
 # ---------------------------------------------------------------- what was done to a process
 
 
@@ -199,6 +232,15 @@ def test_functions_that_are_replaced_are_named(monkeypatch):
     monkeypatch.setattr(clock.once_s, "__code__", (lambda run, device: 0.0).__code__)
     expected = {"time.perf_counter", "hypatia_lab.clock._SAMPLERS[hot]", "hypatia_lab.clock.range"}
     assert set(tampering.replaced(before)) == expected | {"hypatia_lab.clock.once_s"}
+
+
+def test_a_worker_tells_what_its_file_replaced(ends, monkeypatch):
+    here, there = ends
+    here.send({"command": "start"})
+    here.end.shutdown(socket.SHUT_WR)
+    with pytest.raises(Gone):
+        Worker(there, lambda: monkeypatch.setattr(check, "judge", lambda *_: None), "cpu", "mine").serve()
+    assert here.receive() == {"replaced": ["hypatia_lab.check.judge"], "changed": []}
 
 
 def test_what_torchs_compiler_puts_in_place_of_its_own_is_no_tampering():
@@ -223,40 +265,14 @@ def test_modes_that_are_changed_are_told_with_both_values():
     assert told == [f"the number of threads from {threads} to {threads + 1}", "gradients from on to off"]
 
 
-CONFINED = """
-import os, socket, sys
-from pathlib import Path
-from hypatia_lab.judged.confine import confine
-confine(Path("scratch"), Path("caches"))
-found = {}
-for name, work in {
-    "own": lambda: Path(os.environ["TMPDIR"], "x").write_text("x"),
-    "other": lambda: Path(sys.argv[1], "x").write_text("x"),
-    "signal": lambda: os.kill(int(sys.argv[2]), 0),
-    "network": lambda: socket.create_connection(("127.0.0.1", int(sys.argv[3])), timeout=5).close(),
-}.items():
-    try:
-        work()
-        found[name] = "allowed"
-    except OSError as cause:
-        found[name] = type(cause).__name__
-print(found)
-"""
-
-
 def test_a_confined_process_writes_where_it_may_and_reaches_nobody(tmp_path: Path):
-    import ast
-    import subprocess
-
-    from hypatia_lab.bench import fence, sessions
-
     with socket.create_server(("127.0.0.1", 0)) as server:
-        asked = [str(tmp_path), str(os.getpid()), str(server.getsockname()[1])]
-        command = [*sessions.python("x")[:-2], "-c", CONFINED, *asked]
+        asked = [tmp_path, os.getpid(), server.getsockname()[1]]
+        command = [sys.executable, STRANGERS / "confined.py", *map(str, asked)]
         done = subprocess.run(
             command, cwd=tmp_path, env=os.environ | sessions.path(), capture_output=True, text=True, check=True
         )
-    found = ast.literal_eval(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout)
     assert found["own"] == "allowed"
     if fence.abi():
         assert found["other"] == "PermissionError"
@@ -267,32 +283,6 @@ def test_a_confined_process_writes_where_it_may_and_reaches_nobody(tmp_path: Pat
 
 
 # ---------------------------------------------------------------- what judging costs
-
-SOFTMAX = '''
-import torch
-from hypatia_lab import operation, variant
-
-def draw(shape, dtype, device, generator):
-    return {"x": torch.randn(*shape, device=device, generator=generator).to(dtype)}
-
-@operation("judged_softmax", dims=("rows", "columns"), shapes=("1024x256", "4096x1024"), dtypes=("float32",),
-           inputs=draw, depth=lambda s: s[1], flops=lambda s: 5 * s[0] * s[1])
-def judged_softmax(x):
-    """softmax"""
-    return torch.softmax(x, 1)
-
-@variant("judged_softmax", "in_steps", origin="own")
-def in_steps(workload, inputs):
-    """In five steps."""
-    x = inputs["x"]
-
-    def run():
-        largest = x.amax(1, keepdim=True)
-        powers = (x - largest).exp()
-        return powers / powers.sum(1, keepdim=True)
-
-    return run
-'''
 
 
 def medians_us(root: Path, spec: Experiment, device: str) -> dict[tuple[str, str], list[float]]:
@@ -313,13 +303,12 @@ def test_a_judged_kernel_takes_what_it_takes_when_it_is_run(tmp_path, monkeypatc
     device = choose_device("auto")
     if device == "cpu":
         pytest.skip("there is no GPU: a CPU's times differ by more from process to process")
-    path = tmp_path / "judged_softmax.py"
-    path.write_text(SOFTMAX)
+    path = STRANGERS / "tiny.py"
     spec = reader_kernel.experiment(path, rehearsal.rehearse(path, tmp_path / "log", 60.0))
 
     def planned(*asked):
         groups = spec.plan(*asked)
-        return [replace(one, variants=("eager", "in_steps"), clocks=one.clocks[:1], budget_s=0.1) for one in groups]
+        return [replace(one, variants=("eager", "mine"), clocks=one.clocks[:1], budget_s=0.1) for one in groups]
 
     alone = replace(spec, plan=planned, within_s=0.0, processes=4)
     seen: dict[str, dict[tuple[str, str], list[float]]] = {"judged": {}, "run": {}}

@@ -61,7 +61,7 @@ def rehearse(
     def on_event(event: dict[str, Any]) -> None:
         if event["event"] == "refused":
             refused.append(_printable(str(event.get("reason")), REASON))
-        elif event["event"] == "declared" and not told:  # a candidate that is run since cannot tell otherwise
+        elif event["event"] == "declared":
             told.append(event.get("operation"))
 
     plan = {"path": str(path.resolve()), "problem": str(problem.resolve()) if problem else ""}
@@ -77,7 +77,7 @@ def rehearse(
         raise OwnError(f"{path}: cannot be imported: {casualty.reason}")
     if not told:
         raise OwnError(f"{path}: cannot be imported: the process ended before it was done")
-    return adopt(path, told[0], shapes, dtypes)
+    return adopt(path, told[0], shapes, dtypes)  # a candidate that is run since cannot tell otherwise
 
 
 # ---------------------------------------------------------------- in the process that runs the file

@@ -1,11 +1,7 @@
-from torch import nn
+from linear_gelu import Model
 from torch.nn import functional
 
 
-class ModelNew(nn.Module):
-    def __init__(self, inside, outside):
-        super().__init__()
-        self.linear = nn.Linear(inside, outside)
-
+class ModelNew(Model):
     def forward(self, x):
         return functional.gelu(self.linear(x), approximate="tanh")

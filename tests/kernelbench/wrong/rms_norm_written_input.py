@@ -1,14 +1,9 @@
 import torch
-from torch import nn
+from rms_norm import Model
 
 
-class ModelNew(nn.Module):
+class ModelNew(Model):
     """Works in its input's memory."""
-
-    def __init__(self, features, eps):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(features))
-        self.eps = eps
 
     def forward(self, x):
         return x.mul_(self.weight * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps))

@@ -1,0 +1,5 @@
+"""Kills whoever imports it."""
+
+import ctypes
+
+ctypes.string_at(0)
