@@ -31,51 +31,40 @@ RELU = "relu/1024x2048/float32/ieee/forward"
 
 
 @pytest.mark.parametrize(
-    ("naive", "word"),
-    [([1000.0], "confirmed"), ([1200.0], "refuted"), ([1100.0], "undecided"), ([800.0, 1250.0], "undecided")],
-)
-def test_the_medians_alone_decide(measured, naive, word):
-    naive = naive * (8 // len(naive))
-    row = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", naive)), entry())
-    assert row.verdict == word
-    assert row.measured == pytest.approx(geometric_mean(naive) / 100, rel=0.01)
-    assert row.low < row.measured < row.high
-    assert row.n == 8
-    assert interval(row.measured, row.low, row.high) in row.reason
-    assert (row.program, row.band_set, row.lead) == ("own", "2026-11-21 before", "S001-01")
-
-
-@pytest.mark.parametrize(
-    ("eager", "naive", "word", "n"),
+    ("eager", "naive", "again", "word", "n"),
     [
-        ([100.0] * 8, [], "not_testable", 0),
-        ([1.0, None], [None, 1.0], "not_testable", 0),
-        ([100.0], [1000.0], "undecided", 1),
-        ([100.0, 200, None, 400, 50, 800], [1000.0, 2001, 9, 4000, 500, 8000], "confirmed", 5),
+        (100, [1000.0] * 8, 0, "confirmed", 8),
+        (100, [1200.0] * 8, 0, "refuted", 8),
+        (100, [1100.0] * 8, 0, "undecided", 8),
+        (100, [800.0, 1250.0] * 4, 0, "undecided", 8),
+        # Processes that lack one of the two drop out of what is paired.
+        ([100.0], [], 0, "not_testable", 0),
+        ([1.0, None], [None, 1.0], 0, "not_testable", 0),
+        ([100.0], [1000.0], 0, "undecided", 1),
+        ([100.0, 200, None, 400, 50, 800], [1000.0, 2001, 9, 4000, 500, 8000], 0, "confirmed", 5),
+        # Neither a wide interval nor few processes decide anything, and a control that errs takes all.
+        ([100.0], [1000.0] * 2 + [1001.0], 100.2, "confirmed", 3),
+        ([100.0], [1000.0, 1001.0], 100.2, "undecided", 2),
+        ([100.0], [0.5, 60.0, 0.6, 50.0, 0.4], 100.2, "refuted", 5),
+        ([100.0], [50.0, 6000.0, 60.0, 5000.0, 40.0], 100.2, "undecided", 5),
+        ([100.0], [1000.0] * 4 + [1001.0], 120.0, "not_testable", 0),
     ],
 )
-def test_ratio_is_paired_by_process_and_missing_processes_drop_out(measured, eager, naive, word, n):
-    row = verdict(measured(cell(MEDIUM, "eager", eager), cell(MEDIUM, "naive", naive)), entry())
+def test_the_medians_alone_decide(measured, eager, naive, again, word, n):
+    eager = eager * max(len(naive), 1) if eager == [100.0] else eager
+    twin = [again * wobble for wobble in WOBBLE[: len(naive)]] if again else []
+    control = cell(MEDIUM, "eager@again", twin, baseline="eager")
+    row = verdict(
+        measured(cell(MEDIUM, "eager", eager), cell(MEDIUM, "naive", naive), *[control] * bool(again)), entry()
+    )
     assert (row.verdict, row.n) == (word, n)
-
-
-@pytest.mark.parametrize(
-    ("again", "naive", "word", "reason"),
-    [
-        (100.2, [1000.0] * 2 + [1001.0], "confirmed", "inside"),
-        (100.2, [1000.0, 1001.0], "undecided", "inside the band"),  # and too few
-        (100.2, [0.5, 60.0, 0.6, 50.0, 0.4], "refuted", "below"),  # however wide
-        (100.2, [50.0, 6000.0, 60.0, 5000.0, 40.0], "undecided", "across"),
-        (120.0, [1000.0] * 4 + [1001.0], "not_testable", "A/A"),
-    ],
-)
-def test_what_says_nothing_decides_nothing(measured, again, naive, word, reason):
-    cells = [cell(MEDIUM, name, us) for name, us in (("eager", [100.0] * len(naive)), ("naive", naive))]
-    twin = [again * wobble for wobble in WOBBLE[: len(naive)]]
-    row = verdict(measured(*cells, cell(MEDIUM, "eager@again", twin, baseline="eager")), entry())
-    assert row.verdict == word
-    assert reason in row.reason
     assert bool(row.settles) is (word == "undecided")
+    assert ("A/A" in row.reason) is (again == 120.0)
+    assert (row.program, row.band_set, row.lead) == ("own", "2026-11-21 before", "S001-01")
+    if n == 8:
+        assert row.measured == pytest.approx(geometric_mean(naive) / 100, rel=0.01)
+        assert row.low < row.measured < row.high
+        assert interval(row.measured, row.low, row.high) in row.reason
 
 
 SIZES = {SMALL: 10, MEDIUM: 27, LARGE: 54}
@@ -87,37 +76,50 @@ def sizes(factors: Mapping[str, float]) -> list[dict]:
     return [cell(w, "eager", 100) for w in factors] + naive
 
 
-def test_several_sizes_make_a_claim_conditional(measured):
-    claim = entry(claimed=30, band=(20, 100), workloads=tuple(SIZES))
-    row = verdict(measured(*sizes(SIZES)), claim)
-    assert (row.verdict, row.held, row.total) == ("conditional", 2, 3)
-    said = {text.partition(" at ")[2]: text for text in row.reason.partition(": ")[2].split("; ")}
-    below, inside = (next(text for at, text in said.items() if size in at) for size in ("256×256×512", "8192×4096"))
-    assert "below" in below
-    assert "inside" in inside
+ALL = entry(claimed=30, band=(20, 100), workloads=tuple(SIZES))
+CONSTANT = entry("constant", 10, (9, 11), workloads=tuple(SIZES))
+GAIN = entry(gain=True, workloads=tuple(SIZES))
+
+
+@pytest.mark.parametrize(
+    ("claim", "factors", "word", "readings"),
+    [
+        (ALL, (10, 27, 54), "conditional", "against in in"),
+        (ALL, (20, 27, 54), "confirmed_in_part", "straddles in in"),
+        (ALL, (30, 30, 30), "confirmed", "in in in"),
+        (ALL, (3, 3, 3), "refuted", "against against against"),
+        (CONSTANT, (10, 10, 10), "confirmed", None),
+        (CONSTANT, (10, 27, 54), "conditional", None),
+        (CONSTANT, (10, 10, 11), "confirmed_in_part", None),
+        (CONSTANT, (10,), "undecided", None),
+        (GAIN, (10, 10, 30), "conditional", None),
+        (GAIN, (30, 30, 30), "understated", None),
+        (GAIN, (10, 30, 3), "conditional", None),
+        (GAIN, (30, 30, 3), "refuted", None),
+        (GAIN, (3, 3, 3), "refuted", None),
+    ],
+)
+def test_several_sizes_are_judged_together(measured, claim, factors, word, readings):
+    row = verdict(measured(*sizes(dict(zip(SIZES, factors, strict=False)))), claim)
+    assert row.verdict == word
+    if readings:
+        assert [case.reading for case in row.cases] == readings.split()
+        assert (row.held, row.total) == (readings.split().count("in"), 3)
+
+
+def test_what_differs_from_size_to_size_is_told_of_each(measured):
+    row = verdict(measured(*sizes(SIZES)), ALL)
     assert math.isnan(row.measured)
     assert row.low < 10 < 54 < row.high
-    assert [case.reading for case in row.cases] == ["against", "in", "in"]
-    assert verdict(measured(*sizes(dict.fromkeys(SIZES, 30))), claim).verdict == "confirmed"
-    assert verdict(measured(*sizes(dict.fromkeys(SIZES, 3))), claim).verdict == "refuted"
-    assert verdict(measured(*sizes(SIZES | {SMALL: 20})), claim).verdict == "confirmed_in_part"
+    assert all(size in row.reason for size in ("256×256×512", "1024×784", "8192×4096"))
 
 
 def test_a_size_that_was_not_measured_is_named_and_left_out(measured):
     skipped = cell(LARGE, "naive", [], status="skipped", reason="takes over 5 s a call")
     found = measured(*sizes({SMALL: 10, MEDIUM: 10}), cell(LARGE, "eager", 1), skipped)
     row = verdict(found, entry(workloads=tuple(SIZES)))
-    assert row.verdict == "confirmed"
-    assert row.workload == f"{SMALL}, {MEDIUM}"
-    assert "takes over 5 s a call" in told(row)
-
-
-def test_constant_needs_every_size(measured):
-    claim = entry("constant", 10, (9, 11), workloads=tuple(SIZES))
-    assert verdict(measured(*sizes(dict.fromkeys(SIZES, 10))), claim).verdict == "confirmed"
-    assert verdict(measured(*sizes(SIZES)), claim).verdict == "conditional"
-    assert verdict(measured(*sizes({SMALL: 10, MEDIUM: 10, LARGE: 11})), claim).verdict == "confirmed_in_part"
-    assert verdict(measured(*sizes({SMALL: 10})), claim).verdict == "undecided"
+    assert (row.verdict, row.workload) == ("confirmed", f"{SMALL}, {MEDIUM}")
+    assert skipped["reason"] in told(row)
 
 
 @pytest.mark.parametrize("status", ["wrong", "too_fast", "crashed", "timeout"])
@@ -130,26 +132,30 @@ def test_a_failed_measurement_judges_nothing(measured, status):
     assert math.isnan(row.measured)
 
 
-def test_a_failure_in_one_experiment_is_not_hidden_by_another(measured):
-    measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), experiment="first")
-    found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1, status="too_fast"), experiment="second")
-    assert verdict(found, entry()).verdict == "not_testable"
+QUOTIENT = {"quantity": "quotient", "over": (Figure("naive"),), "under": (Figure("eager"),), "variant": ""}
+LATER = "2026-11-22T10:00:00Z"
 
 
-def test_rows_are_paired_within_the_experiment_of_most_processes(measured):
-    measured(cell(MEDIUM, "eager", [1.0]), cell(MEDIUM, "naive", [1.0]), experiment="few")
-    measured(cell(MEDIUM, "eager", 100), experiment="half")
-    found = measured(cell(MEDIUM, "eager", 200), cell(MEDIUM, "naive", 2000), experiment="whole")
-    row = verdict(found, entry())
-    assert row.verdict == "confirmed"
-
-
-def test_of_experiments_with_as_many_processes_the_newest_counts(measured):
-    measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), experiment="new", started="2026-11-22T10:00:00Z")
-    found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 500), experiment="old")
-    assert verdict(found, entry(experiment="old")).verdict == "confirmed"
-    named = {"over": (Figure("naive"),), "under": (Figure("eager"),), "variant": ""}
-    assert verdict(found, entry("quotient", **named, experiment="old")).verdict == "confirmed"
+@pytest.mark.parametrize(
+    ("runs", "claim", "word"),
+    [
+        # A failure in one experiment is not hidden by another.
+        ([({}, 100, 1000, "ok"), ({}, 100, 1, "too_fast")], {}, "not_testable"),
+        # That of most processes counts, and of as many the newest, unless the claim names another.
+        ([({}, [1.0], [1.0], "ok"), ({}, 100, None, "ok"), ({}, 200, 2000, "ok")], {}, "confirmed"),
+        ([({"started": LATER}, 100, 1000, "ok"), ({}, 100, 500, "ok")], {}, "confirmed"),
+        ([({"started": LATER}, 100, 500, "ok"), ({}, 100, 1000, "ok")], {}, "refuted"),
+        ([({"started": LATER}, 100, 1000, "ok"), ({}, 100, 500, "ok")], {"experiment": "e1"}, "confirmed"),
+        ([({"started": LATER}, 100, 1000, "ok"), ({}, 100, 500, "ok")], QUOTIENT | {"experiment": "e1"}, "confirmed"),
+    ],
+)
+def test_of_several_experiments_one_is_judged(measured, runs, claim, word):
+    found = []
+    for number, (run, eager, naive, status) in enumerate(runs):
+        cells = [cell(MEDIUM, "eager", eager)]
+        cells += [cell(MEDIUM, "naive", naive, status=status)] if naive else []
+        found = measured(*cells, experiment=f"e{number}", **run)
+    assert verdict(found, entry(**claim)).verdict == word
 
 
 def test_not_testable_says_why(measured):
@@ -232,19 +238,6 @@ def test_sense_gain_and_program_say_what_a_figure_is_worth(measured, more, times
     assert row.verdict == word
     assert row.sense == claim.sense
     assert interval(row.measured, row.low, row.high) in row.reason
-
-
-def test_sizes_beyond_a_gain_and_sizes_that_hold_make_it_conditional(measured):
-    claim = entry(claimed=10, band=(9, 11), gain=True, workloads=tuple(SIZES))
-    words = {
-        (10, 10, 30): "conditional",
-        (30, 30, 30): "understated",
-        (10, 30, 3): "conditional",
-        (30, 30, 3): "refuted",
-        (3, 3, 3): "refuted",
-    }
-    for factors, word in words.items():
-        assert verdict(measured(*sizes(dict(zip(SIZES, factors, strict=True)))), claim).verdict == word, factors
 
 
 # Whose program
@@ -366,6 +359,7 @@ def test_what_a_probe_sees_of_a_rewrite_is_a_finding(measured):
         (entry("share", part="relu", workloads=(TF32,)), 10.0),  # of a ReLU that has no math mode of its own
         (entry("share", part="linear"), 90.0),
         (entry("saving", variant="aten", clock="wall"), 0.05),  # ms
+        (entry("saving"), -1.8),
         (entry("launch"), 17.0),  # µs: (220 - 200) - (183 - 180)
         (entry("max_error"), 5e-7),
     ],
@@ -384,16 +378,6 @@ def test_quantities(measured, claim, value):
     row = verdict(found, claim)
     assert row.measured == pytest.approx(value, rel=0.01)
     assert row.low <= row.measured <= row.high
-
-
-def test_a_saving_may_be_negative(measured):
-    found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 3000))
-    row = verdict(found, entry("saving", -2.9, (-3, -2.8)))
-    assert row.verdict == "confirmed"
-    assert row.high < 0
-    flat = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 100)), entry("saving", 0, (-1, 1)))
-    assert flat.measured == 0
-    assert flat.verdict == "confirmed"
 
 
 @pytest.mark.parametrize(
@@ -508,8 +492,8 @@ def test_a_contradiction_says_whether_it_is_the_claim_or_its_arithmetic():
 # The ledger itself
 
 
-def test_the_ledger_is_whole():
-    found = ledger()
+def test_the_ledger_is_whole(committed_claims):
+    found = committed_claims
     by_id = {claim.id: claim for claim in found}
     assert len(by_id) == len(found) >= 30
     assert {"S000", "S001", "S002", "S003", "S004"} <= {claim.seed for claim in found}
@@ -531,14 +515,14 @@ NEW = """
 """
 
 
-def test_a_claim_is_added_by_one_entry_in_any_section(measured, tmp_path, monkeypatch):
+def test_a_claim_is_added_by_one_entry_in_any_section(measured, tmp_path, monkeypatch, committed_claims):
     folder = tmp_path / "claims"
     shutil.copytree(HERE, folder)
     with (folder / "s003.yaml").open("a", encoding="utf-8") as file:
         file.write(NEW)
     monkeypatch.setattr(claims, "ledger", partial(ledger, folder))
     found = claims.ledger()
-    assert len(found) == len(ledger()) + 1
+    assert len(found) == len(committed_claims) + 1
     ensure_named(found)
     image = "diffraction/256x256/float64/ieee/forward"
     rows = judge(measured(cell(image, "eager", 100), cell(image, "compile", 50)), found)
@@ -547,15 +531,20 @@ def test_a_claim_is_added_by_one_entry_in_any_section(measured, tmp_path, monkey
     assert [claim.lead for claim in found if "07_diffraction" in claim.pages].count("S003-901") == 1
 
 
-def test_the_arithmetic_of_the_seeds_is_worked_out():
-    rows = {row.id: row for row in judge([]) if row.quantity == "arithmetic"}
-    assert all(math.isfinite(row.low) for row in rows.values())
-    assert {row.verdict for row in rows.values()} == {"adds_up", "inconsistent"}
+def test_without_a_record_arithmetic_alone_decides():
+    rows = judge([])
+    assert {row.machine for row in rows} == {ANY}
+    sums = [row for row in rows if row.quantity == "arithmetic"]
+    assert all(math.isfinite(row.low) for row in sums)
+    assert {row.verdict for row in sums} == {"adds_up", "inconsistent"}
 
 
-def test_no_time_of_a_start_is_judged_by_one_process():
+def test_no_time_of_a_start_is_judged_by_one_process(committed_claims):
     figures = {
-        (figure.variant, figure.case) for claim in ledger() for figure in claim.figures if figure.topic == "start"
+        (figure.variant, figure.case)
+        for claim in committed_claims
+        for figure in claim.figures
+        if figure.topic == "start"
     }
     probes = EXPERIMENTS["warm_up"].probes("seed", "cuda", ())
     assert figures
@@ -566,7 +555,3 @@ def test_what_is_said_tells_when_backward_is_timed_too(measured):
     both = MEDIUM.replace("forward", "forward_backward")
     found = measured(cell(both, "eager", 100), cell(both, "naive", 1000))
     assert "forward and backward" in told(verdict(found, entry(workloads=(both,))))
-
-
-def test_no_machine_leaves_what_arithmetic_decides():
-    assert {row.machine for row in judge([])} == {ANY}

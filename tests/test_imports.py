@@ -104,7 +104,9 @@ def printed(program: str) -> str:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
-HEAVY_PARTS = "__main__ bench diffraction dispatch egraph experiments operations operators planted programs reader_kernel"
+HEAVY_PARTS = (
+    "__main__ bench diffraction dispatch egraph experiments operations operators planted programs reader_kernel"
+)
 LIGHT = sorted(set(ALLOWED) - set(HEAVY_PARTS.split()))
 HEAVY = ("torch", "pandas", "plotly", "scipy", "papermill", "numpy", "egglog", "sphinx")
 
