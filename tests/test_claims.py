@@ -10,7 +10,7 @@ from functools import partial
 from statistics import geometric_mean
 
 import pytest
-from claimed import LARGE, MEDIUM, SMALL, WOBBLE, cell, detail, entry, told, verdict, written  # noqa: F401  (measured)
+from claimed import LARGE, MEDIUM, SMALL, WOBBLE, cell, detail, entry, pair, told, verdict, written  # noqa: F401  (measured)
 
 from hypatia_lab import claims
 from hypatia_lab.claims import Claim, Judgement, details, judge, ledger, statements
@@ -124,8 +124,7 @@ def test_a_size_that_was_not_measured_is_named_and_left_out(measured):
 
 @pytest.mark.parametrize("status", ["wrong", "too_fast", "crashed", "timeout"])
 def test_a_failed_measurement_judges_nothing(measured, status):
-    broken = cell(MEDIUM, "naive", 1000, status=status, reason="the bias is missing")
-    row = verdict(measured(cell(MEDIUM, "eager", 100), broken), entry())
+    row = verdict(measured(*pair(1000, status=status, reason="the bias is missing")), entry())
     assert (row.verdict, [case.reading for case in row.cases]) == ("not_testable", [])
     assert status in row.reason
     assert "the bias is missing" in row.reason
@@ -164,15 +163,13 @@ def test_not_testable_says_why(measured):
     assert row.verdict == "not_testable"
     assert all(word in row.reason for word in (details.MISSING, "naive", MEDIUM, "graph"))
     assert "gemm_ladder" in told(row)
-    skipped = cell(MEDIUM, "naive", [], status="skipped", reason="no nvcc here")
-    row = verdict(measured(cell(MEDIUM, "eager", 100), skipped), claim)
+    row = verdict(measured(*pair([], status="skipped", reason="no nvcc here")), claim)
     assert "no nvcc here" in row.reason
     assert "gemm_ladder" not in told(row)
 
 
 def test_a_claim_about_gpus_is_not_judged_on_a_cpu(measured):
-    cells = cell(MEDIUM, "eager", 100, "hot"), cell(MEDIUM, "naive", 1000, "hot")
-    found = measured(*cells, device="cpu")
+    found = measured(*pair(1000, clock="hot"), device="cpu")
     row = verdict(found, entry(device="cuda"))
     assert row.verdict == "not_testable"
     assert "CUDA" in row.reason
@@ -180,8 +177,7 @@ def test_a_claim_about_gpus_is_not_judged_on_a_cpu(measured):
 
 
 def test_the_clock_can_be_named(measured):
-    wall = cell(MEDIUM, "eager", 200, "wall"), cell(MEDIUM, "naive", 2000, "wall")
-    found = measured(cell(MEDIUM, "eager", 100), *wall)
+    found = measured(cell(MEDIUM, "eager", 100), *pair(1000, clock="wall"))
     assert verdict(found, entry()).verdict == "not_testable"
     assert verdict(found, entry(clock="wall")).verdict == "confirmed"
 
@@ -283,7 +279,7 @@ def on(machine: str, rows: Sequence[Judgement]) -> Judgement:
 )
 def test_a_rewrite_stands_in_where_a_record_of_any_machine_shows_it_equal(measured, rewrite, naive, word):
     measured(*beside(1000, rewrite), machine="there", experiment="author_lab")
-    found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", naive), machine="here")
+    found = measured(*pair(naive), machine="here")
     rows = judge(found, [by_author()])
     assert on("there", rows).program == "author"
     row = on("here", rows)
@@ -293,7 +289,7 @@ def test_a_rewrite_stands_in_where_a_record_of_any_machine_shows_it_equal(measur
 
 
 def test_without_such_a_record_a_rewrite_is_a_finding(measured):
-    row = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 3000)), by_author())
+    row = verdict(measured(*pair(3000)), by_author())
     assert (row.verdict, row.program, row.n) == ("differs", "rewrite", 8)
     row = verdict(measured(cell(MEDIUM, "eager", 100)), by_author())
     assert (row.verdict, row.program) == ("not_testable", "author")
@@ -303,18 +299,14 @@ def test_without_such_a_record_a_rewrite_is_a_finding(measured):
 
 def test_equal_by_one_clock_is_not_equal_by_another(measured):
     measured(*beside(1000, 1000, clock="wall"), *beside(1000, 1500), machine="there", experiment="author_lab")
-    times = [
-        cell(MEDIUM, name, us, clock) for clock in ("wall", "graph") for name, us in (("eager", 100), ("naive", 1000))
-    ]
-    found = measured(*times, machine="here")
+    found = measured(*pair(1000, clock="wall"), *pair(1000), machine="here")
     assert on("here", judge(found, [by_author(clock="wall")])).verdict == "confirmed"
     assert on("here", judge(found, [by_author()])).verdict == "agrees"
 
 
 def test_a_size_that_was_compared_itself_decides_else_all_that_were(measured):
     measured(*beside(1000, 1000), *beside(1000, 1500, LARGE), machine="there", experiment="author_lab")
-    pairs = [cell(place, name, us) for place in SIZES for name, us in (("eager", 100), ("naive", 1000))]
-    found = measured(*pairs, machine="here")
+    found = measured(*(one for place in SIZES for one in pair(1000, place)), machine="here")
     words = {place: on("here", judge(found, [by_author(workloads=(place,))])).verdict for place in SIZES}
     assert words == {SMALL: "agrees", MEDIUM: "confirmed", LARGE: "agrees"}
 
@@ -399,12 +391,13 @@ def test_a_difference_whose_bounds_lie_ten_times_its_size_apart_is_told_without_
     assert ("[" in " ".join(row.details)) == shown
 
 
-def test_an_error_is_exact(measured):
+@pytest.mark.parametrize(
+    ("error", "us", "word"),
+    [(0, 1, "confirmed"), (9e-7, [1.0], "confirmed"), (1.3e-4, 1, "refuted"), (None, 1, "not_testable")],
+)
+def test_an_error_is_exact(measured, error, us, word):
     claim = entry("max_error", 1e-6, (0, 1e-6))
-    assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=0)), claim).verdict == "confirmed"
-    assert verdict(measured(cell(MEDIUM, "naive", [1.0], max_error=9e-7)), claim).verdict == "confirmed"
-    assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=1.3e-4)), claim).verdict == "refuted"
-    assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=None)), claim).verdict == "not_testable"
+    assert verdict(measured(cell(MEDIUM, "naive", us, max_error=error)), claim).verdict == word
 
 
 def test_bounds_come_from_the_machine(measured):
@@ -440,9 +433,8 @@ def again(count: int, other: float) -> list[dict]:
 
 
 def test_cautions(measured):
-    plain = cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000)
-    bare = verdict(measured(*plain), entry())
-    row = verdict(measured(plain[0], cell(MEDIUM, "naive", 1000, throttled=True), *again(8, 120)), entry())
+    bare = verdict(measured(*pair(1000)), entry())
+    row = verdict(measured(*pair(1000, throttled=True), *again(8, 120)), entry())
     assert row.verdict == bare.verdict == "confirmed"
     more = " ".join(text for text in row.details if text not in bare.details)
     assert "throttled" in more
@@ -452,10 +444,9 @@ def test_cautions(measured):
 
 def test_a_control_that_errs_less_than_it_may_speaks_of_what_is_undecided_only(measured):
     control = again(100, 100)
-    decided = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), *control), entry())
+    decided = verdict(measured(*pair(1000), *control), entry())
     assert (decided.verdict, "A/A" in told(decided)) == ("confirmed", False)
-    wide = [cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", [500.0, 1500.0] * 4)]
-    open_ = verdict(measured(*wide, *control), entry())
+    open_ = verdict(measured(*pair([500.0, 1500.0] * 4), *control), entry())
     assert (open_.verdict, "A/A" in told(open_)) == ("undecided", True)
     assert "0% of 100 pairs" in told(open_)
 
@@ -553,5 +544,5 @@ def test_no_time_of_a_start_is_judged_by_one_process(committed_claims):
 
 def test_what_is_said_tells_when_backward_is_timed_too(measured):
     both = MEDIUM.replace("forward", "forward_backward")
-    found = measured(cell(both, "eager", 100), cell(both, "naive", 1000))
-    assert "forward and backward" in told(verdict(found, entry(workloads=(both,))))
+    row = verdict(measured(*pair(1000, both)), entry(workloads=(both,)))
+    assert "forward and backward" in told(row)

@@ -305,7 +305,7 @@ def test_an_absurd_contribution_is_refused_by_name_though_its_digests_are_right(
     assert line in RUN or any(one.file == file and one.line == line + 1 for one in found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_any_change_of_bytes_is_refused(clean: Files, faults: Faults, data: st.DataObject):
     name = data.draw(st.sampled_from(sorted(set(clean) - {manifest.LETTER})))

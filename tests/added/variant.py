@@ -1,10 +1,15 @@
 """Added to ``hypatia_lab/operations/linear_relu.py``: two variants."""
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.variants import Run, variant
-from hypatia_lab.workloads import Inputs, Workload
+from hypatia_lab.variants import variant
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Run
+    from hypatia_lab.workloads import Inputs, Workload
 
 
 @variant("linear_relu", "by_halves", origin="own", label="two products of half the rows")
