@@ -35,6 +35,11 @@ def cell(workload: str, variant: str, us: float | Sequence[float | None], clock:
     return cell_line(**where | work | times | {"clock": clock, "variant": variant} | changes)
 
 
+def pair(naive: float | Sequence[float | None], workload: str = MEDIUM, clock: str = "graph", **changes) -> list[dict]:
+    """Eager, of 100 µs, and naive, changed by keyword, as cells of ``workload``."""
+    return [cell(workload, "eager", 100, clock), cell(workload, "naive", naive, clock, **changes)]
+
+
 def detail(name: str, values: Sequence[float | None], workload: str, **changes) -> dict:
     """What a probe says under ``name`` of ``compile`` at ``workload``, once a process."""
     where = {key: what for key, what in place(workload).items() if what != "forward"}

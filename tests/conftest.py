@@ -13,7 +13,7 @@ import numpy
 import pytest
 from forks import forks
 
-from hypatia_lab import intervals, places
+from hypatia_lab import claims, intervals, places, records
 from hypatia_lab.book import build
 
 
@@ -129,6 +129,18 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int]], None]:
 def h200(card: Callable[[tuple[int, int]], None]) -> None:
     """There is an H200, for all that variants know."""
     card((9, 0))
+
+
+@pytest.fixture(scope="session")
+def committed_records() -> list[records.Record]:
+    """The records of the repository that lead, read once; nobody changes them."""
+    return records.load()
+
+
+@pytest.fixture(scope="session")
+def committed_claims() -> list[claims.Claim]:
+    """The ledger of the repository."""
+    return claims.ledger()
 
 
 @pytest.fixture(scope="session")

@@ -209,8 +209,8 @@ def evidence_of(root: Path) -> Evidence:
     return Evidence(found, results.rows(found))
 
 
-def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What notebook ``name`` displays as text when its records are those under ``root``; it checks no variant."""
+def displayed(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What ``notebook`` prints and displays as text when its code is run here."""
     import IPython.display
 
     from hypatia_lab.pages import notebook as common
@@ -222,19 +222,21 @@ def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     for home in (IPython.display, common):  # the second has bound the name
         monkeypatch.setattr(home, "display", display)
-    monkeypatch.setattr(records, "COMMITTED", root)
-    # It has tests of its own; here it would compile for seconds.
-    monkeypatch.setattr(
-        hypatia_lab,
-        "verify",
-        lambda operation, device, without=(): (
-            f"{operation} verified{' without ' if without else ''}{', '.join(without)}"
-        ),
-        raising=False,
-    )
     space: dict[str, Any] = {"print": lambda *said: shown.append(" ".join(map(str, said)))}
-    notebook = Path(__file__).resolve().parent.parent / "notebooks" / f"{name}.ipynb"
     for one in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if one["cell_type"] == "code":
             exec("".join(one["source"]), space)
     return "\n".join(shown)
+
+
+def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What notebook ``name`` displays as text when its records are those under ``root``; it checks no variant."""
+
+    def verify(operation: str, device: str, without: Sequence[str] = ()) -> str:
+        return f"{operation} verified{' without ' if without else ''}{', '.join(without)}"
+
+    monkeypatch.setattr(records, "COMMITTED", root)
+    monkeypatch.setattr(
+        hypatia_lab, "verify", verify, raising=False
+    )  # it has tests of its own, and compiles for seconds
+    return displayed(Path(__file__).resolve().parent.parent / "notebooks" / f"{name}.ipynb", monkeypatch)

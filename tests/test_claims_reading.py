@@ -33,31 +33,13 @@ def test_arithmetic(expression, value):
     assert arithmetic(expression) == pytest.approx(value)
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "__import__('os').system('true')",
-        "open('x')",
-        "'a' * 3",
-        "giga.real",
-        "[1][0]",
-        "1 if 1 else 2",
-        "1 < 2",
-        "7 // 2",
-        "1 / 0",
-        "(-1) ** 0.5",
-        "9 ** 9 ** 9",
-        "1e308 * 10",
-        "unknown + 1",
-        "True",
-        "x = 1",
-        "1if",
-        "(",
-        "lambda: 1",
-        "(" * 500 + ")" * 500,
-        "1\n2",
-    ],
-)
+REFUSED = """
+__import__('os').system('true') | open('x') | 'a' * 3 | giga.real | [1][0] | 1 if 1 else 2 | 1 < 2 | 7 // 2 | 1 / 0
+(-1) ** 0.5 | 9 ** 9 ** 9 | 1e308 * 10 | unknown + 1 | True | x = 1 | 1if | ( | lambda: 1
+"""
+
+
+@pytest.mark.parametrize("expression", [*re.split(r" \| |\n", REFUSED.strip()), "(" * 500 + ")" * 500, "1\n2"])
 def test_arithmetic_refuses_everything_else(expression):
     with pytest.raises(ValueError, match="cannot be worked out"):
         arithmetic(expression)
@@ -66,61 +48,13 @@ def test_arithmetic_refuses_everything_else(expression):
 # What is read
 
 
-GOOD = """\
-- id: S001-01
-  section: Problem Statement
-  claim: The naive kernel is slower.
-  claimed: 7.67
-  unit: "×"
-  quantity: slowdown
-  variant: naive
-  workloads: [linear_relu/1024x784x2048/float32/ieee/forward]
-  band: [6.9, 8.4]
-  program: rewrite
-  why: It re-reads its inputs.
-  band_set: 2026-11-21 before
-"""
-
-
+GOOD, WHOLE, QUOTIENT = (
+    (Path(__file__).parent / "ledgers" / f"{name}.yaml").read_text(encoding="utf-8")
+    for name in ("good", "whole", "quotient")
+)
 AUTHOR = GOOD.replace("rewrite\n", "author\n  rewrites: {author_v1: naive}\n").replace(
     " naive\n  work", " author_v1\n  work"
 )
-WHOLE = """\
-workloads: {medium: linear_relu/1024x784x2048/float32/ieee/forward, small: linear_relu/64x64x64/float32/ieee/forward}
-defaults: {unit: "%", program: author, device: cuda, workloads: [medium],
-           rewrites: {author_v1: naive, author_v2: cublas_relu}}
-claims:
-  - id: S001-01
-    section: First
-    claim: It is faster.
-    test: {claimed: 2, quantity: ratio, variant: author_v1, band_set: 2026-11-21 before}
-    parts:
-      - why: It is shared.
-      - {quantity: arithmetic, unit: ms, expression: 4 / 2, band: [1.9, 2.1], why: It divides.}
-      - {claim: Not so., section: Table, variant: eager, program: library, workloads: [small], device: ~,
-         why: Own.}
-      - {claimed: [1, 3], quantity: quotient, over: {topic: program, name: n, variant: author_v2}, why: Own.,
-         under: {variant: eager, workload: small}, conflicts: [S001-01a]}
-"""
-
-
-QUOTIENT = """\
-- id: S003-01
-  section: Warm-up
-  claim: Warm is faster.
-  claimed: 4.1
-  unit: "×"
-  quantity: quotient
-  over: {topic: start, name: call 2, case: empty, variant: compile}
-  under:
-    - {topic: start, name: call 12, variant: compile}
-    - {clock: wall, variant: cuda, workload: diffraction/8x8/float64/ieee/forward}
-  workloads: [diffraction/8x8/float32/ieee/forward]
-  band: [3.69, 4.51]
-  program: library
-  band_set: 2026-11-21 before
-  why: It replays.
-"""
 
 
 def write(tmp_path: Path, text: str, name: str = "s001.yaml") -> Path:
@@ -236,131 +170,112 @@ WORKLOADS = "[linear_relu/1024x784x2048/float32/ieee/forward]"
 SHORT = WHOLE.splitlines()[0]
 RATIO = f"ratio\n  bound: free_relu\n  variant: naive\n  workloads: {WORKLOADS.replace('linear_relu', 'relu')}"
 OVER = "{topic: start, name: call 2, case: empty, variant: compile}"
-FAULTS = {
+BEFORE_WHY = "  why:"
+FAULTS: dict[str, list[tuple[str, int, str, list[str]]]] = {
     GOOD: [
-        (GOOD, "", 1, "empty"),
-        (GOOD, "a: 1\n", 1, "unknown key 'a'"),
-        (GOOD, "defaults: {}\n", 1, "key 'claims' is missing"),
-        (GOOD, "7\n", 1, "a ledger file is a list"),
-        (GOOD, "- 1\n", 1, "an entry must"),
-        (GOOD, GOOD + GOOD, 13, "id S001-01 is used twice (first on line 1)"),
-        ("  unit:", "  units:", 5, "unknown key 'units'"),
-        ("  quantity: slowdown\n", "", 1, "key 'quantity' is missing"),
-        ("  variant: naive\n", "", 1, "key 'variant' is missing"),
-        ("7.67", "about seven", 4, "claimed"),
-        ("7.67", "true", 4, "claimed"),
-        ("7.67", ".nan", 4, "claimed"),
-        ("7.67", "!!int x", 4, "claimed"),
-        ("7.67", "[8, 7]", 4, "low below high"),
-        ("7.67", "9", 9, "the band must contain what is claimed"),
-        ("7.67", "[7, 9]", 9, "the band must contain what is claimed"),
-        ("Problem Statement", "7", 2, "section must be text"),
-        ("section: Problem Statement", "section:", 2, "section"),
-        ("Problem Statement", "!!python/name:os.system", 2, "section"),
-        ("slowdown", "speed", 6, "unknown quantity 'speed'; known: ratio"),
-        ("[6.9, 8.4]", "[6.9]", 9, "band must be [low, high]"),
-        (WORKLOADS, "[medium]", 8, "workloads 'medium'"),
-        (WORKLOADS, "[]", 8, "workloads"),
-        ("  variant: naive", "  variant: naive\n  variant: aten", 8, "key 'variant' stands twice"),
-        ("  variant: naive", "  variant: naive\n  expression: 1 + 1", 8, "key 'expression' does not go with"),
-        ("  variant: naive", "  variant: naive\n  bound: roofline", 8, "key 'bound' does not go with"),
-        ("slowdown", "constant", 8, "at least two workloads"),
-        ("slowdown", "time", 5, "unit '×' does not go with quantity time, which is worked out in ms"),
-        ('"×"', '"%"', 5, "worked out in ×; write unit, claimed and band so"),
-        ("S001-01", "S002-01", 1, "belongs in s002.yaml"),
-        ("S001-01", "first", 1, "id 'first'"),
-        ("S001-01", "S001-1000", 1, "id 'S001-1000'"),
-        ("S001-01", "S001-01a", 1, "id 'S001-01a'"),
-        ("  why:", "  experiment: chapter 4\n  why:", 11, "experiment 'chapter 4'"),
-        ("  program: rewrite\n", "", 1, "key 'program' is missing"),
-        ("rewrite", "arithmetic", 10, "unknown program 'arithmetic'; known: author"),
-        ("  why:", "  sense: roughly\n  why:", 11, "sense 'roughly'"),
-        ("  why:", "  gain: up\n  why:", 11, "gain"),
-        ("  why:", "  gain: !!bool up\n  why:", 11, "gain"),
-        ("  why:", "  gain: true\n  sense: at_most\n  why:", 11, "no gain"),
-        ("  why:", "  forecast: yes please\n  why:", 11, "forecast"),
-        ("  why:", "  forecast: true\n  why:", 11, "forecast"),
-        ("  why:", "  elsewhere: On another GPU.\n  why:", 11, "elsewhere is for what depends on the hardware"),
+        (GOOD, 1, "", ["", "7\n", "- 1\n"]),
+        (GOOD, 1, "'a'", ["a: 1\n"]),
+        (GOOD, 1, "'claims'", ["defaults: {}\n"]),
+        (GOOD, 13, "S001-01 is used twice (first on line 1)", [GOOD + GOOD]),
+        ("  unit:", 5, "'units'", ["  units:"]),
+        ("  quantity: slowdown\n", 1, "'quantity'", [""]),
+        ("  variant: naive\n", 1, "'variant'", [""]),
+        ("7.67", 4, "claimed", ["about seven", "true", ".nan", "!!int x", "[8, 7]"]),
+        ("7.67", 9, "band", ["9", "[7, 9]"]),
+        ("Problem Statement", 2, "section", ["7", "", "!!python/name:os.system"]),
+        ("slowdown", 6, "'speed'; known: ratio", ["speed"]),
+        ("[6.9, 8.4]", 9, "band", ["[6.9]"]),
+        (WORKLOADS, 8, "workloads", ["[medium]", "[]"]),
+        ("  variant: naive", 8, "'variant'", ["  variant: naive\n  variant: aten"]),
+        ("  variant: naive", 8, "'expression'", ["  variant: naive\n  expression: 1 + 1"]),
+        ("  variant: naive", 8, "'bound'", ["  variant: naive\n  bound: roofline"]),
+        ("slowdown", 8, "at least two workloads", ["constant"]),
+        ("slowdown", 5, "unit '×'", ["time"]),
+        ('"×"', 5, "worked out in ×", ['"%"']),
+        ("S001-01", 1, "s002.yaml", ["S002-01"]),
+        ("S001-01", 1, "id", ["first", "S001-1000", "S001-01a"]),
+        (BEFORE_WHY, 11, "'chapter 4'", ["  experiment: chapter 4\n  why:"]),
+        ("  program: rewrite\n", 1, "'program'", [""]),
+        ("rewrite", 10, "'arithmetic'; known: author", ["arithmetic"]),
+        (BEFORE_WHY, 11, "'roughly'", ["  sense: roughly\n  why:"]),
+        (BEFORE_WHY, 11, "gain", [f"  gain: {told}\n  why:" for told in ("up", "!!bool up", "true\n  sense: at_most")]),
+        (BEFORE_WHY, 11, "forecast", [f"  forecast: {told}\n  why:" for told in ("yes please", "true")]),
+        (BEFORE_WHY, 11, "elsewhere", ["  elsewhere: On another GPU.\n  why:"]),
+        ('"×"\n  quantity: slowdown', 7, "free_relu", ["ms\n  quantity: time\n  bound: free_relu"]),
+        (f"slowdown\n  variant: naive\n  workloads: {WORKLOADS}", 9, "free_relu", [RATIO]),
+        ("2026-11-21 before", 12, "'yesterday'", ["yesterday"]),
+        (BEFORE_WHY, 11, "program: author", ["  rewrites: {author_v1: naive}\n  why:"]),
         (
-            '"×"\n  quantity: slowdown',
-            "ms\n  quantity: time\n  bound: free_relu",
-            7,
-            "bound free_relu goes with quantity",
+            "rewrite",
+            11,
+            "rewrites",
+            [f"author\n  rewrites: {told}" for told in ("naive", "{}", "{naive: a, naive: b}")],
         ),
-        (f"slowdown\n  variant: naive\n  workloads: {WORKLOADS}", RATIO, 9, "share, launch and free_relu are about"),
-        ("2026-11-21 before", "yesterday", 12, "band_set 'yesterday'"),
-        ("  why:", "  rewrites: {author_v1: naive}\n  why:", 11, "(program: author)"),
-        ("rewrite", "author\n  rewrites: naive", 11, "rewrites"),
-        ("rewrite", "author\n  rewrites: {}", 11, "rewrites"),
-        ("rewrite", "author\n  rewrites: {author_v1: naive}", 11, "rewrites names author_v1"),
-        ("rewrite", "author\n  rewrites: {naive: a, naive: b}", 11, "rewrites"),
-        ("  why:", "  parts: []\n  why:", 11, "parts"),
-        ("  why:", "  parts: 7\n  why:", 11, "parts"),
-        ("  why:", "  parts:\n  why:", 11, "parts"),
-        ("  why:", "  parts: [7, 8]\n  why:", 11, "a part"),
-        ("  why:", "  parts: [{section: Table}]\n  why:", 11, "parts"),
-        ("  unit:", "\tunit:", 5, "not YAML"),
-        ('"×"', '"×', 5, "not YAML"),
-        ("[6.9, 8.4]", "[6.9, 8.4", 10, "not YAML"),
-        ("naive kernel", "naive\x07kernel", 3, "not YAML"),
-        ("Problem Statement", "*nowhere", 2, "not YAML"),
-        ('"×"', '"\\UFFFFFFFF"', 5, "not YAML"),
+        ("rewrite", 11, "author_v1", ["author\n  rewrites: {author_v1: naive}"]),
+        (BEFORE_WHY, 11, "part", [f"  parts:{told}\n  why:" for told in ("", " []", " 7", " [7, 8]")]),
+        (BEFORE_WHY, 11, "parts", ["  parts: [{section: Table}]\n  why:"]),
+        # No YAML.
+        ("  unit:", 5, "YAML", ["\tunit:"]),
+        ('"×"', 5, "YAML", ['"×', '"\\UFFFFFFFF"']),
+        ("[6.9, 8.4]", 10, "YAML", ["[6.9, 8.4"]),
+        ("naive kernel", 3, "YAML", ["naive\x07kernel"]),
+        ("Problem Statement", 2, "YAML", ["*nowhere"]),
     ],
     WHOLE: [
-        ("    parts:", "    part: relu\n    parts:", 9, "key 'part' goes with none of the parts"),
-        ("quantity: ratio", "quantity: speed", 8, "unknown quantity 'speed'"),
-        ("    parts:", "    test: 7\n    parts:", 9, "unknown key 'test'"),
-        ("claimed: 2,", "claimed: 2, units: ms,", 8, "did you mean 'unit'"),
-        ("claimed: 2,", "claimed: 2, claim: Again.,", 8, "key 'claim' stands twice"),
-        ("- why: It", "- id: S001-02\n        why: It", 10, "unknown key 'id'"),
-        ("why: It is shared.", "section: Table", 10, "key 'why' is missing"),
-        ("[1.9, 2.1]", "[2.1, 2.3]", 11, "the band must contain what is claimed"),
-        ("    claim: It is faster.\n", "", 5, "key 'claim' is missing"),
-        ("[S001-01a]", "[S001-01]", 15, "conflicts 'S001-01'"),
-        ("[S001-01a]", "[S001-01e]", 14, "S001-01d conflicts with S001-01e"),
-        ("[S001-01a]", "[S001-01d]", 14, "S001-01d conflicts with S001-01d"),
-        ("expression:", "experiment: gemm_ladder, expression:", 11, "key 'experiment' does not go with"),
-        ("4 / 2", "__import__('os')", 11, "cannot be worked out"),
-        ("claims:\n", "claim:\n", 4, "did you mean 'claims'"),
-        (SHORT, "workloads: [medium]", 1, "workloads must give each a short name"),
-        (SHORT, "document: {file: README.md}", 1, "document must say file and sha256"),
-        ("workloads: {medium", "workloads: {7", 1, "name must be text"),
-        ("[medium]", "[meduim]", 2, "unknown workload 'meduim'; did you mean 'medium'"),
-        ('unit: "%"', "units: x", 2, "did you mean 'unit'"),
-        ("device: cuda", "band_set: 2026-11-21 before", 2, "unknown key 'band_set'"),
-        ("device: cuda", "id: S001-01", 2, "unknown key 'id'"),
-        ("device: cuda", "device: tpu", 2, "unknown device 'tpu'"),
-        (", band_set: 2026-11-21 before", "", 10, "key 'band_set' is missing"),
-        ("variant: author_v1, band", "variant: naive, band", 10, "program author, but no variant of the author's"),
-        ("variant: author_v1", "variant: author_v1}\n    test: {claimed: 1", 9, "key 'claimed' stands twice"),
-        ("quantity: ratio", "quantity: rate", 10, "elsewhere"),
-        ("claimed: 2,", "claimed: 1, band: [0.9, 1.1],", 8, "1× is equal"),
+        ("    parts:", 9, "'part'", ["    part: relu\n    parts:"]),
+        ("quantity: ratio", 8, "'speed'", ["quantity: speed"]),
+        ("    parts:", 9, "'test'", ["    test: 7\n    parts:"]),
+        ("claimed: 2,", 8, "'unit'", ["claimed: 2, units: ms,"]),
+        ("claimed: 2,", 8, "'claim'", ["claimed: 2, claim: Again.,"]),
+        ("- why: It", 10, "'id'", ["- id: S001-02\n        why: It"]),
+        ("why: It is shared.", 10, "'why'", ["section: Table"]),
+        ("[1.9, 2.1]", 11, "band", ["[2.1, 2.3]"]),
+        ("    claim: It is faster.\n", 5, "'claim'", [""]),
+        ("[S001-01a]", 15, "'S001-01'", ["[S001-01]"]),
+        ("[S001-01a]", 14, "S001-01d conflicts with S001-01e", ["[S001-01e]"]),
+        ("[S001-01a]", 14, "S001-01d conflicts with S001-01d", ["[S001-01d]"]),
+        ("expression:", 11, "'experiment'", ["experiment: gemm_ladder, expression:"]),
+        ("4 / 2", 11, "__import__", ["__import__('os')"]),
+        ("claims:\n", 4, "'claims'", ["claim:\n"]),
+        (SHORT, 1, "workloads", ["workloads: [medium]"]),
+        (SHORT, 1, "sha256", ["document: {file: README.md}"]),
+        ("workloads: {medium", 1, "name", ["workloads: {7"]),
+        ("[medium]", 2, "'meduim'; did you mean 'medium'", ["[meduim]"]),
+        ('unit: "%"', 2, "'unit'", ["units: x"]),
+        ("device: cuda", 2, "'band_set'", ["band_set: 2026-11-21 before"]),
+        ("device: cuda", 2, "'id'", ["id: S001-01"]),
+        ("device: cuda", 2, "'tpu'", ["device: tpu"]),
+        (", band_set: 2026-11-21 before", 10, "'band_set'", [""]),
+        ("variant: author_v1, band", 10, "program author", ["variant: naive, band"]),
+        ("variant: author_v1", 9, "'claimed'", ["variant: author_v1}\n    test: {claimed: 1"]),
+        ("quantity: ratio", 10, "elsewhere", ["quantity: rate"]),
+        ("claimed: 2,", 8, "1×", ["claimed: 1, band: [0.9, 1.1],"]),
     ],
     QUOTIENT: [
-        ("name: call 2, ", "", 7, "over has topic and name"),
-        ("topic: start, name: call 2, ", "", 7, "over has topic and name"),
-        ("topic: start, name: call 12, ", "name: call 12, ", 9, "under has topic and name"),
-        (", variant: compile}\n  under", "}\n  under", 7, "over lacks its variant"),
-        ("case: empty", "kind: empty", 7, "unknown key 'kind' of over; known: variant, topic"),
-        ("case: empty", "[a]: empty", 7, "unknown key '?' of over"),
-        ("case: empty", "topic: start", 7, "key 'topic' stands twice in over"),
-        ("case: empty", "clock: wall", 7, "over has a topic or a clock, not both"),
-        ("case: empty", "case: 7", 7, "case must be text"),
-        ("topic: start, name: call 2", "topic: strat, name: call 2", 7, "did you mean 'start'"),
-        ("clock: wall", "clock: sun", 10, "unknown clock 'sun'; known: hot"),
-        ("diffraction/8x8/float64/ieee/forward", "8x8", 10, "workload '8x8'"),
-        ("variant: cuda", "variant: CUDA", 10, "variant 'CUDA'"),
-        (OVER, "call 2", 7, "over"),
-        (OVER, "[]", 7, "over"),
-        ("    - {clock", "    - [7]\n    - {clock", 10, "under"),
-        ("    - {clock", "    - {topic: start, name: call 12, variant: compile}\n    - {clock", 9, "twice"),
-        (f"  over: {OVER}\n", "", 1, "key 'over' is missing"),
-        ("  band:", "  variant: cuda\n  band:", 12, "key 'variant' does not go with quantity quotient"),
-        ("  band:", "  of: {variant: cuda}\n  band:", 12, "key 'of' does not go with quantity quotient"),
-        ("  band:", "  clock: wall\n  band:", 12, "key 'clock' does not go with quantity quotient"),
+        ("name: call 2, ", 7, "over has topic and name", [""]),
+        ("topic: start, name: call 2, ", 7, "over has topic and name", [""]),
+        ("topic: start, name: call 12, ", 9, "under has topic and name", ["name: call 12, "]),
+        (", variant: compile}\n  under", 7, "over lacks its variant", ["}\n  under"]),
+        ("case: empty", 7, "'kind' of over; known: variant, topic", ["kind: empty"]),
+        ("case: empty", 7, "'?' of over", ["[a]: empty"]),
+        ("case: empty", 7, "'topic'", ["topic: start"]),
+        ("case: empty", 7, "a topic or a clock", ["clock: wall"]),
+        ("case: empty", 7, "case", ["case: 7"]),
+        ("topic: start, name: call 2", 7, "did you mean 'start'", ["topic: strat, name: call 2"]),
+        ("clock: wall", 10, "'sun'; known: hot", ["clock: sun"]),
+        ("diffraction/8x8/float64/ieee/forward", 10, "'8x8'", ["8x8"]),
+        ("variant: cuda", 10, "'CUDA'", ["variant: CUDA"]),
+        (OVER, 7, "over", ["call 2", "[]"]),
+        ("    - {clock", 10, "under", ["    - [7]\n    - {clock"]),
+        ("    - {clock", 9, "twice", ["    - {topic: start, name: call 12, variant: compile}\n    - {clock"]),
+        (f"  over: {OVER}\n", 1, "'over'", [""]),
+        *(
+            ("  band:", 12, f"'{key}'", [f"  {key}: {told}\n  band:"])
+            for key, told in (("variant", "cuda"), ("of", "{variant: cuda}"), ("clock", "wall"))
+        ),
     ],
 }
-"""A file that is well → faults of it: what stands there, what in its place, the line, and what the error says."""
+"""A file that is well → faults of it: what stands there, the line, what the error names, and what is put there."""
 
 
 def complaint(read: Callable[[Any], Any], given: Any, expected: type[ValueError]) -> str:
@@ -373,39 +288,39 @@ def complaint(read: Callable[[Any], Any], given: Any, expected: type[ValueError]
 
 
 @pytest.mark.parametrize(
-    ("text", "old", "new", "line", "said"),
-    [pytest.param(text, *row, id=f"{row[1]} {row[3]}") for text, rows in FAULTS.items() for row in rows],
+    ("text", "old", "line", "named", "new"),
+    [
+        pytest.param(text, old, line, named, new, id=f"{named} {new}"[:60])
+        for text, rows in FAULTS.items()
+        for old, line, named, news in rows
+        for new in news
+    ],
 )
-def test_a_fault_names_file_line_and_key(tmp_path, text, old, new, line, said):
+def test_a_fault_names_file_line_and_key(tmp_path, text, old, line, named, new):
     assert old in text
     path = write(tmp_path, text.replace(old, new, 1), f"{text[text.index('S00') :][:4].lower()}.yaml")
     found = complaint(load, path, ClaimError)
     assert found.startswith(f"{path}:{line}: ")
-    assert said in found
+    assert named in found.removeprefix(f"{path}:")
     assert "\n" not in found
 
 
 def test_faults_of_whole_files(tmp_path):
     path = tmp_path / "s001.yaml"
     path.write_bytes(b"- id: S001-01\n  section: \xff\n")
-    with pytest.raises(ClaimError, match=":2: not UTF-8"):
-        load_file(path)
-    with pytest.raises(ClaimError, match="cannot be read"):
-        load_file(tmp_path / "s002.yaml")
-    with pytest.raises(ClaimError, match="not YAML|a ledger file"):
-        load_file(write(tmp_path, "[" * 5000))
+    assert complaint(load_file, path, ClaimError).startswith(f"{path}:2: ")
+    assert str(tmp_path / "s002.yaml") in complaint(load_file, tmp_path / "s002.yaml", ClaimError)
+    assert str(path) in complaint(load_file, write(tmp_path, "[" * 5000), ClaimError)
 
 
 def test_faults_of_a_whole_ledger(tmp_path):
-    with pytest.raises(ClaimError, match="no ledger files"):
-        ledger(tmp_path)
-    write(tmp_path, GOOD + "  conflicts: [S004-01a]\n")
-    with pytest.raises(ClaimError, match=r"s001.yaml:1: S001-01a conflicts with S004-01a, which is no other part"):
-        ledger(tmp_path)
+    assert str(tmp_path) in complaint(ledger, tmp_path, ClaimError)
+    path = write(tmp_path, GOOD + "  conflicts: [S004-01a]\n")
+    assert complaint(ledger, tmp_path, ClaimError).startswith(f"{path}:1: S001-01a conflicts with S004-01a")
     write(tmp_path, GOOD.replace("S001", "S004"), "s004.yaml")
     assert [claim.id for claim in ledger(tmp_path)] == ["S001-01a", "S004-01a"]
     assert [claim.id for claim in ledger(tmp_path, ["S004"])] == ["S004-01a"]
-    with pytest.raises(ClaimError, match="unknown seed 'S003'; .*known: S001, S004"):
+    with pytest.raises(ClaimError, match="'S003'.*known: S001, S004"):
         ledger(tmp_path, ["S003"])
 
 

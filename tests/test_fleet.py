@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command import call, refused
 from synthetic import cell_line, run_line, said
 
 from hypatia_lab import records
-from hypatia_lab.cli import commands
 from hypatia_lab.fleet import overview, scheduler, steps, submit
 from hypatia_lab.fleet.collect import collect
 from hypatia_lab.fleet.job import Programs, Work
@@ -207,12 +207,7 @@ def test_an_array_on_slurm_measures_a_chip_once_and_its_failed_and_requeued_jobs
 
 
 @pytest.mark.parametrize(
-    ("texts", "cause"),
-    [
-        (["partitoin=gpu"], "did you mean 'partition'"),
-        (["gpu"], "partition=gpu"),
-        (["time=2:00:00"], "minutes"),
-    ],
+    ("texts", "cause"), [(["partitoin=gpu"], "'partition'"), (["gpu"], "partition=gpu"), (["time=2:00:00"], "2:00:00")]
 )
 def test_a_wrong_parameter_of_slurm_is_named(texts, cause):
     pytest.importorskip("submitit")
@@ -392,44 +387,31 @@ def test_a_chip_under_another_name_a_mixed_folder_and_a_damaged_record_are_left_
 # ---------------------------------------------------------------- the command
 
 
-def call(*arguments: str) -> int:
-    """The exit status of the command."""
-    with pytest.raises(SystemExit) as ended:
-        commands.main(["fleet", *arguments], prog_name="hypatia-lab")
-    return ended.value.code or 0  # pyright: ignore[reportReturnType]
-
-
-def test_status_and_collect_tell_people_and_programs_the_same(layout, tmp_path, capsys):
-    place = ("--folder", str(layout.folder))
-    assert call("status", *place) == 2
-    assert "fleet run" in capsys.readouterr().err
+def test_status_and_collect_tell_people_and_programs_the_same(layout, tmp_path):
+    status = ("fleet", "status", "--folder", layout.folder)
+    collected = ("fleet", "collect", "--folder", layout.folder, "--into", tmp_path / "book")
+    assert "fleet run" in refused(*status)
     stand(layout, "box", "1", "done")
     stand(layout, "box", "2", "running", "h200-bbbbbb", number=1)
     put(layout.records, "h200-aaaaaa")
-    assert call("status", *place) == 0
-    said = capsys.readouterr().out
+    said = call(*status).out
     assert all(text in said for text in ("2 jobs: 1 done, 1 failed", "h200-bbbbbb", overview.SILENT))
     assert all(len(line) <= 100 for line in said.splitlines() if str(layout.folder) not in line)
-    assert call("status", *place, "--json") == 0
-    assert [line["state"] for line in json.loads(capsys.readouterr().out)] == ["done", "failed"]
-    assert call("collect", *place, "--into", str(tmp_path / "book"), "--json") == 0
-    assert [item["outcome"] for item in json.loads(capsys.readouterr().out)] == ["taken"]
-    assert call("collect", *place, "--into", str(tmp_path / "book")) == 0
-    assert "kept: h200-aaaaaa/01_one" in capsys.readouterr().out
+    assert [line["state"] for line in json.loads(call(*status, "--json").out)] == ["done", "failed"]
+    assert [item["outcome"] for item in json.loads(call(*collected, "--json").out)] == ["taken"]
+    assert "kept: h200-aaaaaa/01_one" in call(*collected).out
 
 
-def test_a_fleet_needs_to_know_where(capsys, tmp_path):
+@pytest.mark.parametrize("given", [[], ["--box", "--slurm", "time=5"], ["--slurm", "time=5", "--one-after-the-other"]])
+def test_a_fleet_needs_to_know_where(tmp_path, given):
     pytest.importorskip("submitit")
-    for given in ([], ["--box", "--slurm", "time=5"], ["--slurm", "time=5", "--one-after-the-other"]):
-        assert call("run", *given, "--folder", str(tmp_path / "none")) == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert refused("fleet", "run", *given, "--folder", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
-def test_without_submitit_the_extra_is_named(monkeypatch, capsys, tmp_path):
+def test_without_submitit_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("hypatia_lab.places.find_spec", lambda name: None)
-    assert call("run", "--box", "--folder", str(tmp_path)) == 2
-    assert "fleet" in capsys.readouterr().err
+    assert "[fleet]" in refused("fleet", "run", "--box", "--folder", tmp_path)
 
 
 @pytest.mark.parametrize("line", ["", "[1/2]", "[1/2] 01_one: no luck", "failed: 01_one", "x [1/2] 01_one"])

@@ -15,10 +15,10 @@ import yaml
 
 pytest.importorskip("nbformat")
 import nbformat
-from command import call, refused
+from command import call, files_below, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import detail_line, run_line
+from synthetic import detail_line, displayed, run_line
 
 from hypatia_lab import claims, places, programs, records
 from hypatia_lab.book import report as report_book
@@ -31,30 +31,8 @@ from hypatia_lab.probes.program import Output, Shell
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-DOCUMENT = """\
-# Zebra kernels, 3 ms a stripe (release 2.5)
-
-On 2024-05-01 zebra-gemm v1.2.3 was built with CUDA 12.4 for a 4096x4096 herd on 8x H100, see herd.py:120 and #77.
-One gallop lasts 29.19 ms instead of 3.80 ms, **7.67x** slower than before; trotting needs 3–5 ms, from 40 to 12 s.
-A lion eats 10-20% of 1,234.5 GB/s, is 12 times as hungry, roared 12 times, and weighs 80GB with 7B stripes.
-Tails wag at 120 tok/s ± 3 tok/s and 1.4 GHz; `tail = 9 ms` but `5 us`. Since the 1990s [2-fold](a/6ms) taller.
-
-```python
-zebra_wait = "11 ms"
-```
-
-```text
-Hoofbeat: 0.25 ms/iter
-```
-
-    sleeping giraffe 13 ms
-
-| Animal        | GFLOPs/s | against lions | Naps (ms) | min | herd |
-|:--------------|---------:|:--------------|----------:|----:|-----:|
-| 1: Plain 2D   |  `309.0` | 1.3%          | ~4.5      |   3 |   64 |
-| 2: Spotted    | **1,986.5** | 8.5%       | 4 ± 0.1   |   3 |   64 |
-| Speedup       |        - |               |           |     |  2.5 |
-"""
+ZEBRA = Path(__file__).parent / "documents" / "zebra.md"
+DOCUMENT = ZEBRA.read_text(encoding="utf-8")
 EXPECTED = [
     *[(4, 29.19, "ms", "time"), (4, 3.8, "ms", "time"), (4, 7.67, "×", "ratio"), (4, (3.0, 5.0), "ms", "time")],
     *[(4, 40.0, "s", "time"), (4, 12.0, "s", "time")],
@@ -69,16 +47,9 @@ EXPECTED = [
 
 
 @pytest.fixture
-def zebra(tmp_path: Path) -> Path:
-    path = tmp_path / "zebra.md"
-    path.write_text(DOCUMENT, encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def report(tmp_path: Path, zebra: Path) -> Path:
+def report(tmp_path: Path) -> Path:
     """A report that has just begun."""
-    done = call("investigate", tmp_path / "stripes", "--document", zebra)
+    done = call("investigate", tmp_path / "stripes", "--document", ZEBRA)
     assert (done.code, done.err) == (0, [])
     return tmp_path / "stripes"
 
@@ -131,10 +102,9 @@ def test_a_made_folder_has_every_figure_and_no_sentence(tmp_path, name):
     compile(made["experiments.py"], "experiments.py", "exec")
 
 
-def test_two_documents_of_one_name_and_none_at_all(tmp_path, zebra):
-    (tmp_path / "other").mkdir()
-    other = shutil.copy(zebra, tmp_path / "other")
-    assert call("investigate", tmp_path / "two", "--document", zebra, "--document", other).code == 0
+def test_two_documents_of_one_name_and_none_at_all(tmp_path):
+    other = shutil.copy(ZEBRA, tmp_path)
+    assert call("investigate", tmp_path / "two", "--document", ZEBRA, "--document", other).code == 0
     files = sorted((tmp_path / "two" / "claims").iterdir())
     assert [path.name for path in files] == ["zebra.yaml", "zebra2.yaml"]
     assert len(claims.gather(files).drafts) == 2 * len(EXPECTED)
@@ -142,23 +112,24 @@ def test_two_documents_of_one_name_and_none_at_all(tmp_path, zebra):
     assert len(claims.gather((tmp_path / "none" / "claims").iterdir()).drafts) == 1
 
 
-def test_what_will_not_do_is_one_line_and_leaves_nothing(tmp_path, zebra):
+@pytest.mark.parametrize(
+    ("folder", "document"),
+    [("taken", "zebra.md"), ("file", "zebra.md"), ("new", "image.md"), ("new", "empty.md"), ("new", "gone.md")],
+)
+def test_what_will_not_do_is_one_line_and_leaves_nothing(tmp_path, folder, document):
+    shutil.copy(ZEBRA, tmp_path)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine").write_text("mine")
+    (tmp_path / "file").write_text("mine")
     (tmp_path / "image.md").write_bytes(b"\x89PNG\r\n\x1a\n\0")
     (tmp_path / "empty.md").write_text("# 3 ms\n\nNo figure in 2024.\n")
-    for folder, document, told in (
-        ("taken", "zebra.md", "taken exists and is not empty"),
-        ("zebra.md", "zebra.md", "exists and is not empty"),
-        ("new", "image.md", "image.md: is not text"),
-        ("new", "empty.md", "empty.md: holds no figure"),
-        ("new", "gone.md", "gone.md: cannot be read (No such file or directory)"),
-    ):
-        assert told in refused("investigate", tmp_path / folder, "--document", tmp_path / document, "--document", zebra)
-    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["mine"]
-    assert not (tmp_path / "new").exists()
+    before = files_below(tmp_path)
+    named = document if folder == "new" else folder
+    given = ("--document", tmp_path / document, "--document", ZEBRA)
+    assert f"{tmp_path / named}" in refused("investigate", tmp_path / folder, *given)
     for command in (["book", tmp_path / "taken"], ["claims", "--report", tmp_path / "taken"]):
-        assert "holds no report" in refused(*command)
+        assert f"{tmp_path / 'taken'}" in refused(*command)
+    assert files_below(tmp_path) == before
 
 
 def test_drafts_are_counted_and_not_judged(report):
@@ -177,18 +148,18 @@ def test_a_seeds_entry_is_never_a_draft_and_a_drafts_slips_are_told(tmp_path):
     (draft,) = claims.gather([path]).drafts
     assert draft == claims.Draft("ZEBRA-1", "line 7", (1e-6, 1e-6), "s", "time")
     for old, new, told in (
-        ("kind: time", "kind: hue", "unknown kind 'hue'"),
-        ("unit: s", "colour: s", "unknown key 'colour'"),
-        ("section: line 7", "section:", "section must be text"),
-        ("a" * 64, "b", "sha256 'b' is not of the form"),
-        ("claim:\n", "claim: Stripes.\n", "key 'quantity' is missing"),
+        ("kind: time", "kind: hue", "'hue'"),
+        ("unit: s", "colour: s", "'colour'"),
+        ("section: line 7", "section:", "section"),
+        ("a" * 64, "b", "sha256 'b'"),
+        ("claim:\n", "claim: Stripes.\n", "'quantity'"),
     ):
         path.write_text(good.replace(old, new))
         with pytest.raises(claims.ClaimError, match=told):
             claims.gather([path])
     seed = tmp_path / "s001.yaml"
     seed.write_text(good.replace("ZEBRA-1", "S001-01"))
-    with pytest.raises(claims.ClaimError, match="claim must be text"):
+    with pytest.raises(claims.ClaimError, match="claim"):
         claims.gather([seed])
 
 
@@ -221,23 +192,8 @@ def test_a_claim_in_words_is_judged_by_the_reports_own_records(report):
 
 def shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the page of the report in ``folder`` displays as text."""
-    import IPython.display
-
-    from hypatia_lab.pages import notebook as common
-
-    told: list[str] = []
-
-    def display(*objects: Any, raw: bool = False) -> None:
-        told.extend(one["text/plain"] if raw else getattr(one, "data", str(one)) for one in objects)
-
-    for home in (IPython.display, common):  # the second has bound the name
-        monkeypatch.setattr(home, "display", display)
     monkeypatch.chdir(folder / "notebooks")
-    space: dict[str, Any] = {"print": lambda *said: told.append(" ".join(map(str, said)))}
-    for one in json.loads(Path("report.ipynb").read_text(encoding="utf-8"))["cells"]:
-        if one["cell_type"] == "code":
-            exec(one["source"], space)
-    return "\n".join(told)
+    return displayed(Path("report.ipynb"), monkeypatch)
 
 
 def test_the_page_of_a_report_has_ledger_drafts_and_records(report, monkeypatch):
@@ -254,21 +210,6 @@ def test_the_page_of_a_report_has_ledger_drafts_and_records(report, monkeypatch)
         assert told in after, told
 
 
-@pytest.mark.slow
-def test_the_book_of_a_report_has_ledger_drafts_figures_and_records(report):
-    filled(report)
-    done = call("book", report)
-    assert done.code == 0, done.err
-    html = report / "_build" / "html"
-    assert done.out.split() == [str(html / "index.html")]
-    page = (html / "notebooks" / "report.html").read_text(encoding="utf-8")
-    (record,) = records.load(report / "records")
-    for told in ("ZEBRA-3", "✓\N{NO-BREAK SPACE}confirmed", "ZEBRA-4", "lab-figure", record.digest, "stripes"):
-        assert told in page, told
-    assert list((html / "records" / "box" / "author_stripes").glob("*.jsonl"))
-    assert not json.loads((report / "notebooks" / "report.ipynb").read_text())["cells"][1]["outputs"]
-
-
 def test_settings_of_a_report_go_over_the_labs_and_a_broken_file_is_named(report, tmp_path):
     path = report / "_config.yml"
     path.write_text("title: Other\nsphinx: {config: {numfig: true}}\n")
@@ -278,12 +219,13 @@ def test_settings_of_a_report_go_over_the_labs_and_a_broken_file_is_named(report
     assert yaml.safe_load((tmp_path / "source" / "_config.yml").read_text()) == own
     for number, text in enumerate(("title: [", "- title", "")):
         path.write_text(text)
-        with pytest.raises(BookError, match=re.escape(str(path))):
+        with pytest.raises(BookError) as caught:
             report_book.lay_out(report, tmp_path / f"broken{number}")
+        assert str(path) in str(caught.value)
 
 
 def test_the_program_file_that_a_report_begins_with_says_what_it_lacks(report):
-    with pytest.raises(programs.ProgramError, match=r"experiments\.pins: cannot be read"):
+    with pytest.raises(programs.ProgramError, match=r"experiments\.pins"):
         programs.load(report / "experiments.py")
 
 

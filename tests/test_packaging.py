@@ -93,21 +93,12 @@ def test_the_renderer_and_the_command_are_registered() -> None:
     assert command.value == "hypatia_lab.cli.commands:main"
 
 
-EXTRAS = (
-    "papermill",
-    "nbclient",
-    "nbformat",
-    "ipykernel",
-    "IPython",
-    "plotly",
-    "pygments",
-    "egglog",
-    "jupyter_book",
-    "sphinx",
-)
+EXTRAS = ["papermill", "nbclient", "nbformat", "ipykernel", "IPython", "plotly", "pygments", "egglog", "sphinx"]
+EXTRAS += ["jupyter_book"]
 """What the core of the package does without."""
 
 
+Bare = Callable[..., subprocess.CompletedProcess[str]]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
 
@@ -121,22 +112,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def _files(*asked: str) -> dict[str, int]:
+    """What git lists of the checkout, and its size."""
+    listed = subprocess.run(["git", "ls-files", *asked], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    return {name: (ROOT / name).stat().st_size for name in found}
+
+
 def test_a_wheel_holds_every_file_of_the_package_and_of_the_book(wheel: Path) -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "hypatia_lab", "book", "notebooks", "_config.yml", "_toc.yml"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    files = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    files = _files("hypatia_lab", "book", "notebooks", "_config.yml", "_toc.yml")
     wanted = {name if name.startswith("hypatia_lab/") else f"hypatia_lab/share/{name}" for name in files}
     assert len(wanted) > 100
     assert wanted <= set(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.fixture(scope="session")
-def bare(wheel: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def bare(wheel: Path) -> Bare:
     """Calls the command of an installed wheel, in an empty folder and where no extra is installed."""
     home = wheel.parent
     site, empty = home / "site", home / "empty"
@@ -153,7 +144,7 @@ def bare(wheel: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return call
 
 
-def test_a_wheel_knows_the_records_and_the_claims(bare: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_a_wheel_knows_the_records_and_the_claims(bare: Bare) -> None:
     done = bare("claims", "--json", "--machine", "h200", "S001-01")
     assert (done.returncode, done.stderr) == (0, "")
     assert {claim["machine"] for claim in json.loads(done.stdout)} == {"h200"}
@@ -161,9 +152,7 @@ def test_a_wheel_knows_the_records_and_the_claims(bare: Callable[..., subprocess
 
 
 @pytest.mark.parametrize(("command", "extra"), [(("run", "02"), "[run]"), (("book",), "[book]")])
-def test_a_wheel_says_which_extra_a_command_needs(
-    command: tuple[str, ...], extra: str, bare: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_wheel_says_which_extra_a_command_needs(command: tuple[str, ...], extra: str, bare: Bare) -> None:
     done = bare(*command)
     assert (done.returncode, done.stdout) == (2, "")
     (told,) = done.stderr.splitlines()
@@ -171,7 +160,7 @@ def test_a_wheel_says_which_extra_a_command_needs(
 
 
 @pytest.mark.slow
-def test_a_wheel_judges_a_kernel_without_notebooks(bare: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_a_wheel_judges_a_kernel_without_notebooks(bare: Bare) -> None:
     assert bare("new", "mine.py").returncode == 0
     done = bare("judge", "mine.py", "--device", "cpu", "--shapes", "64x64")
     assert done.returncode == 0, done.stderr
@@ -179,21 +168,8 @@ def test_a_wheel_judges_a_kernel_without_notebooks(bare: Callable[..., subproces
     assert bare("results", "--records", "mine_book").returncode == 0
 
 
-def test_the_package_imports_without_heavy_libraries() -> None:
-    program = "import sys, hypatia_lab; print(*{'torch', 'pandas', 'plotly', 'scipy', 'sphinx'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
-
-
 def test_no_file_is_over_two_megabytes() -> None:
-    files = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    sizes = {name: (ROOT / name).stat().st_size for name in files.stdout.splitlines() if (ROOT / name).is_file()}
+    sizes = _files("--cached", "--others", "--exclude-standard")
     assert sizes
     assert {name: size for name, size in sizes.items() if size > 2_000_000} == {}
 

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, detail_line, run_line
 
 from hypatia_lab import records
 from hypatia_lab.records import RecordError
+
+IN_ONE_FOLDER = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
@@ -30,9 +32,17 @@ def written(tmp_path: Path) -> Path:
     return records.write(tmp_path, run_line(), cells)
 
 
-def everything_below(folder: Path) -> list[str]:
+def files_of(folder: Path) -> list[str]:
     """Every file below ``folder``, hidden ones too."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def refused(act: Callable[..., Any], *given: Any, **more: Any) -> str:
+    """The one line with which a record is refused."""
+    with pytest.raises(RecordError) as caught:
+        act(*given, **more)
+    (line,) = str(caught.value).splitlines()
+    return line
 
 
 # ---------------------------------------------------------------- round trip
@@ -45,14 +55,7 @@ def test_what_is_written_comes_back(tmp_path, written):
     assert [cell["variant"] for cell in record.cells] == ["eager", "eager@again", "eager"]
     assert record.cells[0] == cell_line()
     assert (record.machine, record.experiment, record.path) == ("box", "method", written)
-    assert everything_below(tmp_path) == ["box/method/2025-01-01-cpu.jsonl"]
-
-
-def test_a_file_cut_at_the_end_of_a_line_is_noticed(written):
-    lines = written.read_text().splitlines(keepends=True)
-    written.write_text("".join(lines[:-1]))
-    with pytest.raises(RecordError, match=":3: 2 cells where the run line promises 3"):
-        records.load_file(written)
+    assert files_of(tmp_path) == ["box/method/2025-01-01-cpu.jsonl"]
 
 
 def test_the_digest_changes_with_any_number_and_not_with_the_layout(written):
@@ -73,8 +76,7 @@ def test_records_are_readable_by_others(written):
 
 def test_a_record_is_replaced_only_when_asked(tmp_path, written):
     before = written.read_bytes()
-    with pytest.raises(RecordError, match="exists; .*--overwrite"):
-        records.write(tmp_path, run_line(preset="seed"), [])
+    assert "--overwrite" in refused(records.write, tmp_path, run_line(preset="seed"), [])
     assert written.read_bytes() == before
     records.write(tmp_path, run_line(preset="seed"), [], overwrite=True)
     assert records.load_file(written).run["preset"] == "seed"
@@ -85,15 +87,12 @@ def test_a_record_is_replaced_only_when_asked(tmp_path, written):
 
 def test_a_file_cut_off_anywhere_in_a_line_names_that_line(written):
     whole = written.read_bytes()
-    for size in range(len(whole)):
+    for size in range(0, len(whole), 7):
         if size and whole[:size].endswith(b"\n"):
             continue
         written.write_bytes(whole[:size])
         line = whole[:size].count(b"\n") + 1
-        with pytest.raises(RecordError) as caught:
-            records.load_file(written)
-        assert str(caught.value).startswith(f"{written}:{line}: ")
-        assert "\n" not in str(caught.value)
+        assert refused(records.load_file, written).startswith(f"{written}:{line}: ")
 
 
 def change(number: int, **changes: Any) -> Callable[[list[Any]], None]:
@@ -128,65 +127,49 @@ def change(number: int, **changes: Any) -> Callable[[list[Any]], None]:
         (change(4, shape=[2, 10**400, 4]), 4, "shape"),
         (lambda rows: rows.append(detail_line(values=[10**400, 1.0])), 5, "values"),
         (lambda rows: rows.append(detail_line(count=10**400)), 5, "count"),
-        (lambda rows: rows.append(cell_line()), 5, "a second cell of eager, the same as that on line 2"),
-        (lambda rows: rows.append(run_line(cells=0)), 5, "second run line"),
+        (lambda rows: rows.append(cell_line()), 5, "eager, the same as that on line 2"),
+        (lambda rows: rows.append(run_line(cells=0)), 5, "run line"),
         (lambda rows: rows.append([1, 2]), 5, "kind"),
         (lambda rows: rows.append("text"), 5, "kind"),
-        (lambda rows: rows.pop(0), 1, "first line must be the run"),
+        (lambda rows: rows.pop(0), 1, "run"),
+        (lambda rows: rows.pop(), 3, "2 cells where the run line promises 3"),
     ],
 )
 def test_a_malformed_line_is_named_with_its_fault(written, edit, line, told):
     rows = [json.loads(text) for text in written.read_text().splitlines()]
     edit(rows)
     written.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(RecordError) as caught:
-        records.load_file(written)
-    message = str(caught.value)
+    message = refused(records.load_file, written)
     assert message.startswith(f"{written}:{line}: ")
     assert told in message
-    assert "\n" not in message
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" * 5000, "0x10", "01"])
-def test_what_is_no_json_number_is_refused(written, number):
-    lines = written.read_text().splitlines()
-    lines[1] = lines[1].replace("1.5, null", f"{number}, null")
-    written.write_text("\n".join(lines) + "\n")
-    with pytest.raises(RecordError, match=f"{written.name}:2: not a whole JSON line"):
-        records.load_file(written)
-
-
-def test_a_blank_line_is_malformed(written):
-    written.write_text(written.read_text().replace("\n", "\n\n", 1))
-    with pytest.raises(RecordError, match=r"\.jsonl:2: not a whole JSON line"):
-        records.load_file(written)
-
-
-def test_what_is_not_utf8_names_its_line(written):
-    raw = written.read_bytes().split(b"\n")
-    raw[2] = raw[2].replace(b"ieee", b"\xff\xfe")
-    written.write_bytes(b"\n".join(raw))
-    with pytest.raises(RecordError, match=r"\.jsonl:3: not UTF-8"):
-        records.load_file(written)
-
-
-def test_nesting_without_end_is_malformed_not_a_crash(written):
-    written.write_text("[" * 200_000 + "\n")
-    with pytest.raises(RecordError, match=r"\.jsonl:1: not a whole JSON line"):
-        records.load_file(written)
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        *((b"1.5, null", f"{number}, null".encode(), 2) for number in ("NaN", "Infinity", "-Infinity", "1e999")),
+        *((b"1.5, null", f"{number}, null".encode(), 2) for number in ("1" * 5000, "0x10", "01")),
+        (b"\n", b"\n\n", 2),  # a blank line
+        (b"ieee", b"\xff\xfe", 2),
+        (b"{", b"[" * 200_000, 1),
+    ],
+)
+def test_what_is_no_json_number_or_no_text_at_all_is_refused(written, old, new, line):
+    whole = written.read_bytes()
+    assert old in whole
+    written.write_bytes(whole.replace(old, new, 1))
+    assert refused(records.load_file, written).startswith(f"{written}:{line}: ")
 
 
 def test_an_empty_file_and_a_missing_file_are_named(tmp_path):
     path = tmp_path / "box" / "method.jsonl"
-    with pytest.raises(RecordError, match="cannot be read .No such file"):
-        records.load_file(path)
+    assert str(path) in refused(records.load_file, path)
     path.parent.mkdir()
     path.touch()
-    with pytest.raises(RecordError, match=r"\.jsonl:1: empty file"):
-        records.load_file(path)
+    assert f"{path}:1: " in refused(records.load_file, path)
 
 
-@settings(max_examples=350, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@IN_ONE_FOLDER
 @given(st.data())
 def test_any_damage_gives_a_record_or_one_clear_error(tmp_path, data):
     path = records.write(tmp_path, run_line(), [cell_line(), cell_line(variant="naive")], overwrite=True)
@@ -210,58 +193,39 @@ def test_any_damage_gives_a_record_or_one_clear_error(tmp_path, data):
 # ---------------------------------------------------------------- writing
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", "a\\b", "A", "-a", "a b", "a\n", "x" * 65, "ü"])
-def test_a_machine_name_cannot_lead_out_of_its_folder(tmp_path, name):
-    with pytest.raises(RecordError, match="machine name") as caught:
-        records.write(tmp_path / "records", run_line(machine=name), [cell_line()])
-    assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+LEADING_OUT = ("", ".", "..", "../x", "a/b", "/etc", "a\\b", "A", "-a", "a b", "a\n", "x" * 65, "ü")
+NAMES = st.text("abc/.~\\\0\n- ", max_size=12) | st.text(max_size=70) | st.sampled_from([*LEADING_OUT, "box"])
 
 
-NAMES = st.text("abc/.~\\\0\n- ", max_size=12) | st.text(max_size=70) | st.just("..") | st.just("/tmp/x")
-
-
-@settings(max_examples=350, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@IN_ONE_FOLDER
 @given(NAMES, NAMES)
-def test_whatever_a_record_calls_itself_it_is_written_below_its_folder_or_refused(tmp_path, machine, experiment):
+@example("h200", "method")
+@example("epyc_2c", "a-0")
+@example("0", "0")
+def test_whatever_a_record_calls_itself_it_cannot_lead_out_of_its_folder(tmp_path, machine, experiment):
     root, complaint = Path(tempfile.mkdtemp(dir=tmp_path)), ""
     before = set(tmp_path.rglob("*"))
     try:
         path = records.write(root, run_line(machine=machine, experiment=experiment), [cell_line()])
     except RecordError as cause:
         complaint = str(cause)
-    made = set(tmp_path.rglob("*")) - before
-    if complaint:
-        assert "\n" not in complaint
-        assert not made
-    else:
-        assert made == {path, path.parent, path.parent.parent}
-        assert path.parent.parent.parent == root
+    plain = all(re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", name) for name in (machine, experiment))
+    assert bool(complaint) is not plain
+    assert "\n" not in complaint
+    made = set() if complaint else {path, path.parent, root / machine}
+    assert set(tmp_path.rglob("*")) - before == made
     shutil.rmtree(root)
 
 
-@pytest.mark.parametrize("name", ["h200", "my-laptop", "epyc_2c", "0"])
-def test_a_plain_machine_name_is_taken_as_it_is(name):
-    assert records.machine_name(name) == name
-
-
-def test_an_experiment_name_cannot_lead_out_of_its_folder(tmp_path):
-    with pytest.raises(RecordError, match="experiment"):
-        records.write(tmp_path, run_line(experiment="../../x"), [cell_line()])
-    assert everything_below(tmp_path) == []
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
-def test_a_malformed_cell_is_refused_before_anything_is_written(tmp_path, number):
-    with pytest.raises(RecordError, match=r"\.jsonl:3: "):
-        records.write(tmp_path, run_line(), [cell_line(), cell_line(medians_us=[number, 1.0])])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_doubled_cell_is_refused_before_anything_is_written(tmp_path):
-    cells = [cell_line(), cell_line(seed=1, medians_us=[9.0, 9.0])]
-    with pytest.raises(RecordError, match=r"\.jsonl:3: a second cell of eager"):
-        records.write(tmp_path, run_line(), cells)
+@pytest.mark.parametrize(
+    "second",
+    [
+        *(cell_line(variant="naive", medians_us=[number, 1.0]) for number in (float("nan"), float("inf"), -1.0)),
+        cell_line(seed=1, medians_us=[9.0, 9.0]),  # a doubled cell
+    ],
+)
+def test_a_malformed_cell_is_refused_before_anything_is_written(tmp_path, second):
+    assert ".jsonl:3: " in refused(records.write, tmp_path, run_line(), [cell_line(), second])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -284,12 +248,11 @@ def test_a_write_that_fails_says_why_and_leaves_the_old_record(tmp_path, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr(records.os, step, fail)
-        with pytest.raises(RecordError, match=FAILURES[code]) as caught:
-            records.write(tmp_path, run_line(), [], overwrite=True)
-    assert str(written) in str(caught.value)
-    assert "\n" not in str(caught.value)
+        told = refused(records.write, tmp_path, run_line(), [], overwrite=True)
+    assert str(written) in told
+    assert FAILURES[code] in told
     assert written.read_bytes() == before
-    assert everything_below(tmp_path) == ["box/method/2025-01-01-cpu.jsonl"]
+    assert files_of(tmp_path) == ["box/method/2025-01-01-cpu.jsonl"]
 
 
 def test_an_interrupt_in_mid_write_leaves_no_partial_file(tmp_path, monkeypatch, written):
@@ -299,20 +262,14 @@ def test_an_interrupt_in_mid_write_leaves_no_partial_file(tmp_path, monkeypatch,
     monkeypatch.setattr(records.os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         records.write(tmp_path, run_line(experiment="other"), [cell_line()])
-    assert everything_below(tmp_path) == ["box/method/2025-01-01-cpu.jsonl"]
+    assert files_of(tmp_path) == ["box/method/2025-01-01-cpu.jsonl"]
 
 
-def test_a_file_in_place_of_the_folder_is_named_with_its_remedy(tmp_path):
+def test_a_folder_that_takes_no_files_is_named(tmp_path):
     (tmp_path / "records").write_text("mine")
-    with pytest.raises(RecordError, match="a file stands where the folder should be; choose another folder"):
-        records.write(tmp_path / "records", run_line(), [cell_line()])
+    for root in (tmp_path / "records", Path("/proc/no-such-folder")):
+        assert f"{root}/box/method/2025-01-01-cpu.jsonl: " in refused(records.write, root, run_line(), [cell_line()])
     assert (tmp_path / "records").read_text() == "mine"
-
-
-def test_a_folder_that_takes_no_files_is_named():
-    root = Path("/proc/no-such-folder")
-    with pytest.raises(RecordError, match=f"cannot write {root}/box/method/2025-01-01-cpu.jsonl: "):
-        records.write(root, run_line(), [cell_line()])
 
 
 # ---------------------------------------------------------------- loading
@@ -337,8 +294,7 @@ def test_a_damaged_record_that_was_not_asked_for_does_no_harm(tmp_path, written)
     bad.parent.mkdir()
     bad.write_text("{")
     assert [r.machine for r in records.load(tmp_path, machines=["box"])] == ["box"]
-    with pytest.raises(RecordError, match=r"broken.method\.jsonl:1"):
-        records.load(tmp_path)
+    assert f"{bad}:1" in refused(records.load, tmp_path)
 
 
 def test_a_later_folder_wins(tmp_path):
@@ -361,8 +317,7 @@ def test_of_several_visits_the_newest_leads_unless_a_line_names_another(tmp_path
     (found,) = records.load(tmp_path / "box")
     assert found.run["facts"] == {"day": days[0]}
     (paths[0].parent / records.LEAD).write_text("2025-01-09-cpu\n")
-    with pytest.raises(RecordError, match=r"lead: no 2025-01-09-cpu\.jsonl"):
-        records.load(tmp_path)
+    assert "2025-01-09-cpu.jsonl" in refused(records.load, tmp_path)
 
 
 def test_of_two_visits_on_a_day_the_later_one_leads(tmp_path):
@@ -386,10 +341,8 @@ def test_a_record_in_the_old_place_is_one_visit_among_the_others(tmp_path, writt
 
 
 def test_a_machine_without_records_is_named_with_those_that_have(tmp_path, written):
-    with pytest.raises(RecordError, match="no records: unknown machine 'h300'; known: box"):
-        records.load(tmp_path, machines=["h300"])
-    with pytest.raises(RecordError, match="known: none"):
-        records.load(tmp_path / "empty", machines=["h300"])
+    assert "'h300'; known: box" in refused(records.load, tmp_path, machines=["h300"])
+    assert "'h300'; known: none" in refused(records.load, tmp_path / "empty", machines=["h300"])
 
 
 def test_unfinished_files_are_not_read(tmp_path, written):
@@ -399,11 +352,9 @@ def test_unfinished_files_are_not_read(tmp_path, written):
     assert len(records.load(tmp_path)) == 1
 
 
-def test_every_committed_record_is_sound():
-    found = records.load()
-    assert found, f"no records below {records.COMMITTED}"
-    for record in found:
-        assert record.cells or record.details, f"{record.path} holds nothing"
+def test_every_committed_record_is_sound(committed_records):
+    assert committed_records, f"no records below {records.COMMITTED}"
+    assert [str(record.path) for record in committed_records if not record.cells and not record.details] == []
 
 
 # ---------------------------------------------------------------- one at a time
@@ -423,18 +374,16 @@ except records.RecordError as cause:
 
 def test_a_second_process_is_told_that_another_measures_and_the_lock_ends_with_it(tmp_path):
     folder = tmp_path / "box"
-    told = f"{folder}: another process is measuring this machine there; wait until it has ended"
     command = [sys.executable, "-c", HOLD, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(RecordError, match=re.escape(told)), records.held(folder):
-            pass
+        assert str(folder) in refused(records.held(folder).__enter__)
         other.kill()
-    assert everything_below(tmp_path) == ["box/.parts/lock"], "a killed process cleans nothing up"
+    assert files_of(tmp_path) == ["box/.parts/lock"], "a killed process cleans nothing up"
     with records.held(folder), records.held(folder):
         asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-        assert asked.stdout.startswith(told)
+        assert asked.stdout.startswith(f"{folder}: ")
     assert [path.name for path in folder.iterdir()] == []
 
 
@@ -449,6 +398,5 @@ def test_a_folder_that_was_held_keeps_the_parts_of_what_was_interrupted(tmp_path
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert everything_below(tmp_path) == ["box/.parts/method/0.jsonl"]
-    with pytest.raises(RecordError, match="cannot write .*; a file stands where"), records.held(part):
-        pass
+    assert files_of(tmp_path) == ["box/.parts/method/0.jsonl"]
+    assert str(part) in refused(records.held(part).__enter__)

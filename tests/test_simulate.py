@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import click
 import numpy
 import pytest
 import torch
+from command import call, files_below, refused
 from test_diffraction import FULL, golden, image, off
 
 from hypatia_lab.cli import commands
@@ -80,23 +80,19 @@ def test_strips_follow_the_work_that_a_pixel_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "message"),
+    ("given", "kind", "named"),
     [
-        ({"variant": "nope"}, SimulationError, "unknown variant 'nope'; known: eager, .*cuda"),
-        ({"variant": "cuda", "device": "cpu"}, SimulationError, "'cuda' cannot run on cpu: needs a CUDA GPU; "),
-        ({"dtype": "bfloat16"}, SimulationError, "bfloat16 .*: the simulator runs in float64 and float32"),
-        ({"dtype": "float128"}, WorkloadError, "unknown dtype 'float128'"),
-        ({"device": "tpu"}, MachineError, "unknown device 'tpu'; known: auto, cpu, cuda"),
+        ({"variant": "nope"}, SimulationError, "'nope'; known: eager, "),
+        ({"variant": "cuda", "device": "cpu"}, SimulationError, "'cuda'"),
+        ({"dtype": "bfloat16"}, SimulationError, "bfloat16"),
+        ({"dtype": "float128"}, WorkloadError, "'float128'"),
+        ({"device": "tpu"}, MachineError, "'tpu'; known: auto, cpu, cuda"),
+        ({"scene": Crystal()}, SimulationError, "Crystal"),
     ],
 )
-def test_what_cannot_be_computed_is_refused_by_name(given: dict[str, str], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        simulate(seed_scene(8), **given)  # type: ignore[arg-type]
-
-
-def test_what_is_no_scene_is_refused() -> None:
-    with pytest.raises(SimulationError, match="simulate takes a Scene, found Crystal"):
-        simulate(Crystal())  # type: ignore[arg-type]
+def test_what_cannot_be_computed_is_refused_by_name(given: dict[str, Any], kind: type[Exception], named: str) -> None:
+    with pytest.raises(kind, match=named):
+        simulate(**{"scene": seed_scene(8)} | given)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -117,11 +113,8 @@ def test_progress_is_shown_after_a_second_only(
     assert capsys.readouterr().err == ""
     simulate(scene, variant="eager", device="cpu")
     shown = capsys.readouterr().err
-    assert "eager" in shown
-    assert "20/20" in shown
-    assert "row" in shown
-    # Nothing before the first second is over.
-    assert "[00:00<" not in shown
+    assert all(told in shown for told in ("eager", "20/20", "row"))
+    assert "[00:00<" not in shown  # nothing before the first second is over
 
 
 MEMORY = """
@@ -169,29 +162,28 @@ def test_reflections_are_read_from_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line"),
     [
-        ("", "holds no reflection"),
-        ("1 2 3\n", "line 1: expected 'h k l F', found '1 2 3'"),
-        ("1 2 3 4\n1 2 x 4\n", "line 2: expected"),
-        ("1 2 3 4 5\n", "line 1: expected"),
-        ("1 2 3.5 4\n", "line 1: expected"),
-        ("1 2 3 nan\n", "line 1: expected"),
-        ("1 2 3 -4\n", "line 1: expected"),
-        ("1 2 3 4\n1 2 3 5\n", r"line 2: reflection \(1, 2, 3\) appears a second time"),
+        ("1 2 3\n", 1),
+        ("1 2 3 4\n1 2 x 4\n", 2),
+        ("1 2 3 4 5\n", 1),
+        ("1 2 3.5 4\n", 1),
+        ("1 2 3 nan\n", 1),
+        ("1 2 3 -4\n", 1),
+        ("1 2 3 4\n1 2 3 5\n", 2),
     ],
 )
-def test_a_file_that_holds_something_else_is_refused_by_its_line(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "f.hkl"
-    path.write_text(text)
-    with pytest.raises(SimulationError, match=message):
-        module.read_reflections(path)
+def test_a_file_that_holds_something_else_is_refused_by_its_line(tmp_path: Path, text: str, line: int) -> None:
+    (tmp_path / "f.hkl").write_text(text)
+    with pytest.raises(SimulationError, match=f"f.hkl.* line {line}: "):
+        module.read_reflections(tmp_path / "f.hkl")
 
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "image").write_bytes(b"\xff\xfe\x00")
-    for name in ("missing", "image", "."):
-        with pytest.raises(SimulationError, match="cannot read the reflections in"):
+    (tmp_path / "empty").touch()
+    for name in ("missing", "image", ".", "empty"):
+        with pytest.raises(SimulationError, match=str(tmp_path / name)):
             module.read_reflections(tmp_path / name)
 
 
@@ -199,37 +191,24 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, list[str]]]:
-    """Calls ``hypatia-lab simulate`` in an empty folder: exit code, standard output, lines of standard error."""
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the command is called."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, list[str]]:
-        with pytest.raises(SystemExit) as ended:
-            commands.main(["simulate", *arguments], prog_name="hypatia-lab")
-        assert isinstance(ended.value.code, int)
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err.splitlines()
-
-    return run
+    return tmp_path
 
 
-Call = Callable[..., tuple[int, str, list[str]]]
-
-
-def test_the_command_writes_the_image_and_says_what_it_did(call: Call) -> None:
-    code, out, err = call("--wavelength", "6.2", "--pixels", "256", "256", "--device", "cpu", "--variant", "eager")
-    assert (code, err) == (0, [])
-    assert re.fullmatch(
-        r"image.npy: 256 x 256 pixels, 1 step a pixel, float32, eager on cpu, \d+\.\d{3} s, peak 154\.65\d\n", out
-    )
+def test_the_command_writes_the_image_and_says_what_it_did(empty: Path) -> None:
+    options = "--wavelength 6.2 --pixels 256 256 --device cpu --variant eager"
+    done = call("simulate", *options.split())
+    assert (done.code, done.err) == (0, [])
+    for told in ("image.npy", "256 x 256", "float32", "eager on cpu", "peak 154.65"):
+        assert told in done.out
     written = numpy.load("image.npy")
     assert written.dtype == numpy.float32
     assert off(torch.from_numpy(written), golden("cubic256")) < 1e-5
 
 
-def test_every_option_reaches_the_scene(call: Call) -> None:
+def test_every_option_reaches_the_scene(empty: Path) -> None:
     Path("f.hkl").write_text("0 0 0 3\n1 -1 2 50\n")
     options = (
         "--cell 40 50 60 75 85 95 --misset -10 20 30 --cells 3 4 5 --default-f 7 --hkl f.hkl --mosaic 1 "
@@ -237,9 +216,10 @@ def test_every_option_reaches_the_scene(call: Call) -> None:
         "--phi 1 --osc -3 --phi-steps 2 --pixels 7 9 --pixel 8 --distance 50 --beam-centre 20 30 --oversample 2 "
         "--dtype float64 --device cpu --output out.f32"
     )
-    code, out, err = call(*options.split())
-    assert (code, err) == (0, [])
-    assert "out.f32: 7 x 9 pixels, 32 steps a pixel, float64, " in out
+    done = call("simulate", *options.split())
+    assert (done.code, done.err) == (0, [])
+    for told in ("out.f32", "7 x 9", "32 steps", "float64"):
+        assert told in done.out
     structure = {(0, 0, 0): 3.0, (1, -1, 2): 50.0}
     scene = Scene(
         Crystal((40.0, 50.0, 60.0, 75.0, 85.0, 95.0), (-10.0, 20.0, 30.0), (3, 4, 5), 7.0, structure, 1.0, 2, 4),
@@ -271,55 +251,47 @@ def test_the_defaults_that_help_states_are_the_scenes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ("--distance -1", "distance -1.0 must be a finite number greater than 0"),
+        ("--distance -1", "distance -1.0"),
         ("--distance nan", "distance nan"),
-        ("--cell 1 2 3", "'--cell' requires 6 arguments"),
-        ("--cell 10 10 10 30 40 80", "close no cell"),
-        ("--cell 1 1 1 90 90 180", "cell γ 180.0 must be a finite number greater than 0 and less than 180 degrees"),
-        ("--cell 1 1 1 90 90 179.99999", "cell angles 90, 90, 179.99999 close no cell"),
+        ("--cell 1 2 3", "'--cell'"),
+        ("--cell 10 10 10 30 40 80", "cell angles 30, 40, 80"),
+        ("--cell 1 1 1 90 90 180", "cell γ 180.0"),
+        ("--cell 1 1 1 90 90 179.99999", "cell angles 90, 90, 179.99999"),
         ("--pixels 0 5", "pixels along slow 0"),
-        ("--pixel abc", "'abc' is not a valid float"),
-        ("--hkl missing.hkl", "cannot read the reflections in missing.hkl"),
-        ("--variant nope", "unknown variant 'nope'; known: eager"),
-        ("--variant cuda --device cpu", "needs a CUDA GPU"),
-        ("--dtype bfloat16", "the simulator runs in float64 and float32"),
-        ("--device tpu", "unknown device 'tpu'"),
-        ("--output image.png", "output image.png must end in .npy or .f32"),
-        ("--output missing/image.npy", "cannot write missing/image.npy"),
-        ("--output folder.npy", "is a folder; name a file"),
+        ("--pixel abc", "'abc'"),
+        ("--hkl missing.hkl", "missing.hkl"),
+        ("--variant nope", "'nope'"),
+        ("--variant cuda --device cpu", "'cuda'"),
+        ("--dtype bfloat16", "bfloat16"),
+        ("--device tpu", "'tpu'"),
+        ("--output image.png", "image.png"),
+        ("--output missing/image.npy", "missing/image.npy"),
+        ("--output folder.npy", "folder.npy"),
     ],
 )
-def test_bad_input_is_one_clear_line(call: Call, options: str, message: str) -> None:
+def test_bad_input_is_one_clear_line(empty: Path, options: str, named: str) -> None:
     Path("folder.npy").mkdir()
-    code, out, err = call(*options.split())
-    assert (code, out) == (2, "")
-    assert len(err) == 1
-    assert err[0].startswith("hypatia-lab: ")
-    assert message in err[0]
-    assert [path.name for path in Path().iterdir()] == ["folder.npy"]
+    assert named in refused("simulate", *options.split())
+    assert files_below(empty) == ["folder.npy"]
 
 
-def test_an_image_that_memory_does_not_hold_is_one_clear_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = torch.empty
+def test_an_image_that_memory_does_not_hold_is_one_clear_line(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.empty
 
     def full(*size: Any, **how: Any) -> torch.Tensor:
         if size == (60000, 60000):
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return empty(*size, **how)
+        return real(*size, **how)
 
     monkeypatch.setattr(torch, "empty", full)
-    code, out, err = call("--pixels", "60000", "60000", "--device", "cpu", "--variant", "eager")
-    assert (code, out, len(err)) == (2, "", 1)
-    assert "an image of 60000 x 60000 pixels takes 13.4 GiB in float32, which cpu does not have" in err[0]
+    line = refused("simulate", "--pixels", "60000", "60000", "--device", "cpu", "--variant", "eager")
+    assert all(told in line for told in ("60000 x 60000", "13.4 GiB", "float32"))
 
 
-def test_a_full_disk_is_one_clear_line(call: Call) -> None:
+def test_a_full_disk_is_one_clear_line(empty: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     Path("image.f32").symlink_to("/dev/full")
-    code, _, err = call("--pixels", "64", "64", "--output", "image.f32", "--device", "cpu")
-    assert code == 2
-    assert len(err) == 1
-    assert "cannot write image.f32" in err[0]
+    assert "image.f32" in refused("simulate", "--pixels", "64", "64", "--output", "image.f32", "--device", "cpu")

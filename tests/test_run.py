@@ -1,0 +1,213 @@
+"""``hypatia-lab run``: notebooks one after another, and nothing lost when one fails or all are stopped."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from command import call, files_below
+from nbformat.v4 import new_code_cell, new_notebook
+from papermill import PapermillExecutionError
+from test_cli import write_record
+
+from hypatia_lab.bench import composer
+from hypatia_lab.cli import commands, execution
+from hypatia_lab.fleet import steps
+from hypatia_lab.probes import bytecode
+
+
+def notebook(*sources: str) -> str:
+    """A notebook with a parameters cell and one code cell for each source."""
+    names = ("mode", "preset", "device", "machine", "shapes", "records")
+    parameters = "".join(f"{name} = ''\n" for name in names) + "overwrite = False"
+    cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]}), *map(new_code_cell, sources)]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return nbformat.writes(new_notebook(cells=cells, metadata={"kernelspec": kernel}))
+
+
+@pytest.fixture
+def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in place of the lab's notebooks."""
+    home = tmp_path / "pages"
+    home.mkdir()
+    monkeypatch.setattr(execution, "NOTEBOOKS", home)
+    return home
+
+
+def test_a_notebook_that_fails_or_dies_does_not_stop_the_others_and_the_exit_status_says_so(notebooks, tmp_path):
+    (notebooks / "01_bad.ipynb").write_text(notebook("raise RuntimeError('no luck')"))
+    (notebooks / "02_dies.ipynb").write_text(notebook("import os; os._exit(1)"))
+    (notebooks / "03_good.ipynb").write_text(
+        notebook("import json; print(json.dumps([mode, preset, device, machine, shapes, records, overwrite]))")
+    )
+    output = tmp_path / "out"
+    arguments = ["--device", "cpu", "--machine", "box", "--shapes", "2x3x4", "--records", tmp_path / "r"]
+    found = call("run", *arguments, "--output", str(output))
+    assert found.code == 1
+    assert "01_bad: RuntimeError: no luck" in found.err
+    told = [step for line in found.err if (step := steps.read(line))]  # by which a fleet knows where its jobs are
+    assert told == [steps.Step(number, 3, name) for number, name in enumerate(("01_bad", "02_dies", "03_good"), 1)]
+    assert found.err[-1] == f"failed: 01_bad, 02_dies; their outputs are in {output}"
+    cells = json.loads((output / "03_good.ipynb").read_text())["cells"]
+    (printed,) = [out["text"] for c in cells if c["cell_type"] == "code" for out in c["outputs"] if "text" in out]
+    assert json.loads("".join(printed)) == ["measure", "quick", "cpu", "box", "2x3x4", str(tmp_path / "r"), False]
+
+
+@pytest.fixture
+def papermill(notebooks, monkeypatch) -> Callable[[BaseException | None], list[str]]:
+    """Replaces papermill: ``papermill(error)`` raises it for the first of two notebooks; returns what was started."""
+    for name in ("01_one", "02_two"):
+        (notebooks / f"{name}.ipynb").write_text(notebook())
+
+    def use(error: BaseException | None) -> list[str]:
+        started: list[str] = []
+
+        def execute(source: str, *_: Any, **__: Any) -> None:
+            started.append(Path(source).stem)
+            if error is not None and len(started) == 1:
+                raise error
+
+        monkeypatch.setattr("papermill.execute_notebook", execute)
+        return started
+
+    return use
+
+
+def test_all_notebooks_are_run_in_order_by_default_and_the_named_ones_when_named(papermill, tmp_path):
+    output = ["--device", "cpu", "--output", tmp_path / "out"]
+    started = papermill(None)
+    assert call("run", *output).code == 0
+    assert call("run", "02", *output).code == 0
+    assert call("run", "02_two.ipynb", "02", "01_one", *output).code == 0
+    assert started == ["01_one", "02_two", "02_two", "01_one", "02_two"]
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        PapermillExecutionError(0, 0, "", "RecordError", "cannot write x: disk full", []),
+        OSError(errno.ENOSPC, "disk full"),
+    ],
+)
+def test_what_fails_is_one_line_and_the_rest_goes_on(papermill, tmp_path, cause):
+    started = papermill(cause)
+    found = call("run", "--device", "cpu", "--output", tmp_path / "out")
+    assert (found.code, started) == (1, ["01_one", "02_two"])
+    (line,) = [line for line in found.err if line.startswith("01_one: ")]
+    assert "disk full" in line
+
+
+def test_a_file_in_place_of_the_output_folder_is_one_line(papermill, tmp_path):
+    started = papermill(None)
+    (tmp_path / "out").write_text("mine")
+    found = call("run", "01", "--device", "cpu", "--output", tmp_path / "out")
+    assert (found.code, started) == (1, [])
+    assert f"01_one: cannot write {tmp_path / 'out'}: File exists" in found.err
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_run_ends_with_what_it_found_and_what_comes_next(papermill, notebooks, tmp_path):
+    (notebooks / "02_two.ipynb").rename(notebooks / "02_naive_vs_cublas.ipynb")
+    write_record(tmp_path / "records", "box", 8.0)
+    papermill(None)
+    asked = ["--device", "cpu", "--machine", "box", "--output", tmp_path / "out"]
+    found = call("run", "02", *asked, "--records", tmp_path / "records")
+    assert found.code == 0
+    lines = found.out.splitlines()
+    follow = lines[lines.index("next:") + 1 :]
+    assert any("8.00×" in line for line in lines[: lines.index("next:")])
+    assert follow
+    assert all(line.startswith("  hypatia-lab ") and f"--records {tmp_path / 'records'}" in line for line in follow)
+    assert "next:" not in call("run", "01", *asked, "--records", tmp_path / "none").out
+
+
+def test_an_interrupt_ends_the_run_and_says_how_to_go_on(papermill, tmp_path):
+    started = papermill(KeyboardInterrupt())
+    found = call("run", "--device", "cpu", "--output", tmp_path / "out")
+    assert found.code == 130
+    assert started == ["01_one"]
+    assert found.err[-1].startswith("interrupted; every finished measurement is kept: run the same command again")
+
+
+def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(papermill, tmp_path, monkeypatch):
+    campaign = composer.campaign(tmp_path / "records" / "box")
+    stops = [True]
+
+    def interrupted(source: str, *_: Any, **__: Any) -> None:
+        campaign.add(Path(source).stem)
+        if stops and source.endswith("02_two.ipynb"):
+            raise KeyboardInterrupt
+
+    papermill(None)
+    monkeypatch.setattr("papermill.execute_notebook", interrupted)
+    asked = ["run", "--device", "cpu", "--overwrite", "--machine", "box", "--records", tmp_path / "records"]
+    asked += ["--output", tmp_path / "out"]
+    found = call(*asked)
+    assert (found.code, found.err[-1].endswith("run the same command again to go on")) == (130, True)
+    stops.clear()
+    assert any("measured already: 01_one" in line for line in call(*asked).err)
+    assert not any("measured already" in line for line in call(*asked).err)
+
+
+def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(notebooks, monkeypatch, capfd, tmp_path):
+    monkeypatch.setattr(bytecode, "environment", dict)  # which tells when it first keeps some
+    (notebooks / "01_one.ipynb").write_text(notebook())
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["run", "--device", "cpu", "--machine", "box", "--output", str(tmp_path / "out")])
+    assert not ended.value.code
+    told = [line.split(" (")[0] for line in capfd.readouterr().err.splitlines()]
+    assert told == ["measuring box", "[1/1] 01_one", f"done; executed notebooks are in {tmp_path / 'out'}"]
+
+
+def children(pid: int) -> set[int]:
+    """Every living descendant of process ``pid``."""
+    found: set[int] = set()
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            found |= {child} | children(child)
+    return found
+
+
+@pytest.mark.slow  # test_bench and test_kills interrupt measurements with stand-ins for what is measured
+def test_a_real_interrupt_in_mid_measurement_keeps_the_finished_parts_and_stops_every_process(tmp_path):
+    store = tmp_path / "records"
+    part = store / "box" / ".parts" / "ceilings" / "0.jsonl"
+    command = [sys.executable, "-m", "hypatia_lab", "run", "02", "--device", "cpu", "--machine", "box"]
+    command += ["--shapes", "8x8x8", "--records", str(store), "--output", tmp_path / "out"]
+
+    def hear_interrupts() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background has been told to ignore them
+
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts) as running:
+        try:
+            end = time.monotonic() + 60
+            while not part.exists() and running.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+            assert part.exists(), "nothing was measured"
+            processes = children(running.pid)
+            assert len(processes) >= 2  # the notebook's kernel and the measuring process
+            running.send_signal(signal.SIGINT)
+            _, told = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert running.returncode == 130
+    assert told.splitlines()[-1].startswith("interrupted; every finished measurement is kept")
+    assert "Traceback" not in told
+    lines = part.read_text().splitlines()
+    assert len(lines) >= 2
+    assert all(json.loads(line) for line in lines)
+    assert not list(store.rglob("*.tmp"))
+    assert files_below(store) == ["box/.parts/ceilings/0.jsonl", "box/.parts/ceilings/log.txt"]
+    end = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in processes) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
