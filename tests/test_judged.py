@@ -22,14 +22,13 @@ from synthetic import ceilings, run_line
 from torch._compile import _disable_dynamo
 
 from hypatia_lab import check, clock, reader_kernel, records, variants
-from hypatia_lab.bench import composer
+from hypatia_lab.bench import composer, fence, sessions
 from hypatia_lab.experiments import Experiment, plan
 from hypatia_lab.judged import evidence, rehearsal, replies, tampering
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
 from hypatia_lab.judged.evidence import Seen
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.machine import choose_device
-from hypatia_lab.probes import fence, sessions
 
 STRANGERS = Path(__file__).resolve().parent / "strangers"
 

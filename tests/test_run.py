@@ -19,10 +19,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 from papermill import PapermillExecutionError
 from test_cli import write_record
 
-from hypatia_lab.bench import composer
+from hypatia_lab.bench import bytecode, composer
 from hypatia_lab.cli import commands, execution
 from hypatia_lab.fleet import steps
-from hypatia_lab.probes import bytecode
 
 
 def notebook(*sources: str) -> str:
