@@ -46,7 +46,8 @@ def shown(figure: Figure) -> list[Mark]:
     """The marks of a figure of rows, in the order of its HTML."""
     found = []
     for table in ElementTree.fromstring(f"<div>{figure.body}</div>").iter("table"):
-        for line in table.find("tbody") or ():
+        body = table.find("tbody")
+        for line in [] if body is None else body:
             name, *own = line
             for cell in own:
                 if (drawing := cell.find("svg")) is None:

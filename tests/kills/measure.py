@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from hypatia_lab.bench import composer, sessions
+from hypatia_lab.bench import composer, sessions, source_tree
 from hypatia_lab.experiments import Experiment, Group
 from hypatia_lab.workloads import Workload
 
@@ -19,9 +19,8 @@ def groups(preset: str, device: str, shapes: object) -> list[Group]:
 
 
 names = ("ceilings", "tiny")
-composer.EXPERIMENTS = {name: Experiment(name, "none", "a test", "linear_relu", groups) for name in names}
-composer.PROCESSES = composer.MOST = {"quick": 3}
-composer.commit = lambda: ("0" * 40, False)
+composer.EXPERIMENTS = {name: Experiment(name, "none", "a test", "linear_relu", groups, processes=3) for name in names}
+source_tree.commit = lambda: ("0" * 40, False)
 real = sessions.run_session
 sessions.run_session = lambda module, *given, **more: real("measuring", *given, **more)
 composer.machine.facts(device := "cpu")  # imports what the forks would otherwise import each
