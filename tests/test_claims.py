@@ -143,7 +143,7 @@ LATER = "2026-11-22T10:00:00Z"
         # That of most processes counts, and of as many the newest, unless the claim names another.
         ([({}, [1.0], [1.0], "ok"), ({}, 100, None, "ok"), ({}, 200, 2000, "ok")], {}, "confirmed"),
         ([({"started": LATER}, 100, 1000, "ok"), ({}, 100, 500, "ok")], {}, "confirmed"),
-        ([({"started": LATER}, 100, 500, "ok"), ({}, 100, 1000, "ok")], {}, "refuted"),
+        ([({}, 100, 1000, "ok"), ({"started": LATER}, 100, 500, "ok")], {}, "refuted"),
         ([({"started": LATER}, 100, 1000, "ok"), ({}, 100, 500, "ok")], {"experiment": "e1"}, "confirmed"),
         ([({"started": LATER}, 100, 1000, "ok"), ({}, 100, 500, "ok")], QUOTIENT | {"experiment": "e1"}, "confirmed"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from claimed import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
 
 from hypatia_lab import records, tables
-from hypatia_lab.claims import GROUPS, VERDICTS, Claim, Judgement, judge, statements
+from hypatia_lab.claims import GROUPS, VERDICTS, Claim, Judgement, details, judge, statements
 from hypatia_lab.claims.verdicts import ANY
 from hypatia_lab.tables import claims as claim_tables
 
@@ -186,6 +186,12 @@ def test_every_statement_has_a_verdict_on_every_machine_with_a_reason(committed,
             assert part.reason.endswith(".")
             assert "nan" not in " ".join([part.reason, *part.details]).lower().split(), part.id
             assert part.verdict in ("not_testable", "agrees", "differs", "undecided") or part.program != "rewrite"
+
+
+def test_what_a_part_is_about_was_measured_on_the_gpu(committed):
+    parts = [part for row in committed if row.machine == "h200" for part in row.parts]
+    lacking = {part.id for part in parts if part.verdict == "not_testable" and details.MISSING in part.reason}
+    assert lacking <= {"S002-11d", "S003-71d"}
 
 
 def test_few_statements_are_undecided_on_the_gpu_and_each_says_what_would_decide_it(committed):
