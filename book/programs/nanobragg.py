@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import hypatia_lab as lab
 from hypatia_lab.compiled import compile_missing
-from hypatia_lab.probes.probe import Ended
+from hypatia_lab.profiler.subject import Ended
 
 if TYPE_CHECKING:
     import torch
 
-    from hypatia_lab.probes.program import Output, Shell
+    from hypatia_lab.profiler.program import Output, Shell
 
 HERE = Path(__file__).resolve().parent
 OUTSIDE = Path(os.environ.get("HYPATIA_OUTSIDE") or HERE.parents[1] / "outside")
