@@ -711,7 +711,7 @@ def children(pid: int) -> set[int]:
     return found
 
 
-@pytest.mark.slow  # test_bench and test_kills interrupt measurements with stand-ins for what is measured
+@pytest.mark.slow  # test_resuming and test_kills interrupt measurements with stand-ins for what is measured
 def test_a_real_interrupt_in_mid_measurement_keeps_the_finished_parts_and_stops_every_process(tmp_path):
     store = tmp_path / "records"
     part = store / "box" / ".parts" / "ceilings" / "0.jsonl"
