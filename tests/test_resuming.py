@@ -38,7 +38,7 @@ def test_an_interrupted_overwrite_keeps_the_old_record(lab):
     assert records.load_file(first.path).digest == first.digest
 
 
-def test_an_overwrite_that_was_interrupted_keeps_what_it_had_measured(lab):
+def test_an_overwrite_that_was_interrupted_keeps_what_it_had_measured(lab, monkeypatch):
     lab.measure()
     campaign = composer.campaign(lab.root / "box")
     assert campaign.begin() == []
@@ -52,6 +52,10 @@ def test_an_overwrite_that_was_interrupted_keeps_what_it_had_measured(lab):
     assert not (lab.root / "box" / ".parts").exists()
     lab.measure(overwrite=True)
     assert len(lab.plans) == 3
+    campaign.begin()
+    campaign.add("tiny")
+    monkeypatch.setattr(source_tree, "commit", lambda: ("1" * 40, False))
+    assert composer.campaign(lab.root / "box").begin() == [], "other code does not go on with it"
 
 
 @pytest.mark.parametrize(("asked", "told"), [({"preset": "seed"}, "preset quick"), ({"device": "cuda"}, "on cpu")])

@@ -29,14 +29,21 @@ class Session:
         self.log = folder / "log.txt"
         self.log.touch()
 
-    def __call__(self, *steps: tuple[str, Any], on_event: Any = None, module: str = CHILD, **how: Any) -> Any:
+    def __call__(
+        self,
+        *steps: tuple[str, Any],
+        on_event: Any = None,
+        module: str = CHILD,
+        silence_s: float = 30.0,
+        fresh: Any = None,
+    ) -> Any:
         def keep(event: dict[str, Any]) -> None:
             self.events.append(event)
             if on_event:
                 on_event(event)
 
         plan = {"steps": steps}
-        return sessions.run_session(module, plan, self.log, on_event=keep, **{"silence_s": 30.0} | how)
+        return sessions.run_session(module, plan, self.log, on_event=keep, silence_s=silence_s, fresh=fresh)
 
     def ended(self) -> bool:
         """Whether the processes that told their numbers end soon: there must be some."""
