@@ -53,7 +53,7 @@ def shown(figure: Figure) -> list[Mark]:
                 if (drawing := cell.find("svg")) is None:
                     continue
                 numbers = {key.removeprefix("data-"): float(cell.attrib[key]) for key in cell.attrib if _numeric(key)}
-                text = "".join(cell.find("small").itertext()).replace("\N{NO-BREAK SPACE}", " ")
+                text = cell.findtext("small", "").replace("\N{NO-BREAK SPACE}", " ")
                 label, key = cell.get("data-label", ""), cell.get("data-key", "")
                 found.append(Mark("".join(name.itertext()), label, key, numbers, text, _places(drawing)))
     return found

@@ -308,7 +308,7 @@ def test_the_worked_example_of_the_book_becomes_a_page(tmp_path, monkeypatch):
     assert f"{word} SOFTMAX-03" in " ".join(found.out.split())
     page = (output / "_build" / "html" / "notebooks" / "scaled_softmax.html").read_text(encoding="utf-8")
     (skipped,) = {cell["reason"] for cell in record.cells if cell["variant"] == "triton"}
-    for said in ("SOFTMAX-02", html.escape(skipped), "One program a row", "lab-figure", f"{record.digest}"):
+    for said in ("SOFTMAX-02", html.escape(skipped), "One program a row", "lab-marks", f"{record.digest}"):
         assert said in page, said
     assert (output / "_build" / "html" / "records" / "box" / "scaled_softmax" / record.path.name).is_file()
     toc = yaml.safe_load((output / "_toc.yml").read_text())

@@ -122,7 +122,7 @@ def _add_plotly(app: Any, config: Any) -> None:
 
 
 def _load_plotly(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    if 'class="lab-figure"' in context.get("body", ""):
+    if 'class="lab-plot"' in context.get("body", ""):
         for script in ("plotly.min.js", "figures.js"):
             app.add_js_file(script, loading_method="defer")
 

@@ -199,8 +199,8 @@ def _marks(block: Block, cell: Cell, axis: Axis) -> list[str]:
         found.append(marks.rule(axis.place(cell.limit), width=3))
     middle = 19.0 if cell.segments else marks.HIGH / 2
     if low < high:
-        ends = [axis.place(end) if end > 0 or not axis.log else -1.0 for end in (low, high)]
-        found.append(marks.interval(*ends, cell.look.colour, middle))
+        left, right = (axis.place(end) if end > 0 or not axis.log else -1.0 for end in (low, high))
+        found.append(marks.interval(left, right, cell.look.colour, middle))
     if not absent(value) and cell.look.symbol:
         found.append(marks.marker(cell.look.symbol, cell.look.colour, axis.place(value), middle))
     return found
