@@ -56,6 +56,7 @@ def ruled(*cells: dict[str, Any], against: str = "eager", limit: float | None = 
         (at(0.97), gate.FAILED),
         (at(1.02), gate.FAILED),
         (AROUND, gate.UNDECIDED),
+        (at(0.95, 1.1, 1.0, 1.08, 1.03), gate.UNDECIDED),  # its middle lies below
         (at(3.0, 9.0, 6.0, 8.0, 4.0), gate.PASSED),  # wide as it is, all of it lies on one side
     ],
 )
