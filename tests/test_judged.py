@@ -87,6 +87,13 @@ def test_a_clock_that_goes_an_eighth_slow_is_seen_where_there_are_samples_enough
     assert accused(seen(1e-3, told=0.875), seen(1e-3)).startswith("its clock")
 
 
+@pytest.mark.parametrize("samples", [4, 20])
+def test_a_single_sample_that_took_long_accuses_nobody(samples):
+    own = seen(1e-3, samples=samples)
+    own.passed_s[0] *= 10
+    assert accused(own, seen(1e-3, samples=samples)) == ""
+
+
 def test_of_one_sample_nothing_is_said():
     assert accused(seen(1e-3, samples=1, told=0.1, again=0.1), seen(1e-3, samples=1)) == ""
 
@@ -156,7 +163,7 @@ def test_who_says_too_much_or_nothing_is_found_out(ends):
     writer = threading.Thread(target=say)
     writer.start()
     with pytest.raises(Garbled):
-        here.receive()
+        here.receive(5.0)
     here.end.close()
     writer.join()
 
