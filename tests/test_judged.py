@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from synthetic import ceilings, run_line
 from torch._compile import _disable_dynamo
@@ -129,6 +129,7 @@ def test_messages_marks_and_files_arrive_in_order(ends):
 
 
 @given(st.binary(max_size=200))
+@example(b'[]\n7\n"x"\nnull\n')
 def test_whatever_is_said_is_a_message_or_garbled(said):
     ours, theirs = socket.socketpair()
     theirs.sendall(said)
