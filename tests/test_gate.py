@@ -264,8 +264,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judged(kernel: Path, **given: Any) -> list[dict[str, Any]]:
-    asked: dict[str, Any] = {"at_least": 1.05, "device": "cpu", "output": kernel.parent / "book"} | given
-    return testing.judge(kernel, **({} if "task" in asked else {"shapes": ["8x4"]}) | asked)
+    asked: dict[str, Any] = {"at_least": 1.05, "device": "cpu", "output": kernel.parent / "book"}
+    asked |= {} if "task" in given else {"shapes": ["8x4"]}
+    return testing.judge(kernel, **asked | given)
 
 
 @pytest.mark.usefixtures("here")
