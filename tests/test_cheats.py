@@ -38,7 +38,13 @@ alone_on_a_gpu = pytest.mark.slow if DEVICE == "cuda" else lambda test: test
 
 
 def trial(
-    source: Source, operation: str, shape: list[int], names: Sequence[str], folder: Path, number: int = 0, **told: str
+    source: Source,
+    operation: str,
+    shape: list[int],
+    names: Sequence[str],
+    folder: Path,
+    told: dict[str, str],
+    number: int = 0,
 ) -> dict[str, Row]:
     """By variant, the row of ``names`` and of eager, as one fresh process tells it, whose environment is ``told``.
 
@@ -72,15 +78,16 @@ def planted(names: Sequence[str], folder: Path, number: int = 0) -> dict[str, Ro
     """The rows of the variants ``names`` of one file, and eager's."""
     source = Source(str(PLANTED), reader_kernel.digest(PLANTED))
     environment = {"PLANTED": " ".join(names), "PLANTED_SHAPE": f"{SIZE}x{SIZE}"}
-    return trial(source, "planted", [SIZE, SIZE], names, folder, number, **environment)
+    return trial(source, "planted", [SIZE, SIZE], names, folder, environment, number)
 
 
-def candidate(name: str, problem: str, folder: Path, **environment: str) -> dict[str, Row]:
+def candidate(name: str, problem: str, folder: Path, honest: bool = False) -> dict[str, Row]:
     """The rows of the candidate ``name`` for the KernelBench problem ``problem``, and eager's."""
     path, other = (CANDIDATES / f"{one}.py" for one in (name, problem))
     source = Source(str(path), kernelbench.digest(path, other), kernelbench.KIND, problem=str(other))
     shape = [64, 65536] if problem == "mean" else [256, 256]
-    return trial(source, f"kernelbench_{problem}", shape, [kernelbench.CANDIDATE], folder, **environment)
+    environment: dict[str, str] = {"PLANTED_HONEST": "1"} if honest else {}
+    return trial(source, f"kernelbench_{problem}", shape, [kernelbench.CANDIDATE], folder, environment)
 
 
 def told(row: Row) -> str:
@@ -175,7 +182,7 @@ def test_what_acts_when_it_is_imported_is_caught_and_its_twin_is_not_accused(che
 )
 def test_a_candidate_that_cheats_is_caught_and_its_twin_is_not(name, problem, statuses, named, tmp_path):
     honest = "centred" if problem == "always_zero" else problem  # nobody can solve the first
-    rows = candidate(name, honest, tmp_path, PLANTED_HONEST="1")
+    rows = candidate(name, honest, tmp_path, honest=True)
     assert {row["status"] for row in rows.values()} == {"ok"}, rows
     rows = candidate(name, problem, tmp_path)
     row = rows[kernelbench.CANDIDATE]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from synthetic import ceilings, run_line
 from torch._compile import _disable_dynamo
@@ -86,6 +86,13 @@ def test_a_clock_that_goes_an_eighth_slow_is_seen_where_there_are_samples_enough
     assert accused(seen(1e-3, told=0.875), seen(1e-3)).startswith("its clock")
 
 
+@pytest.mark.parametrize("samples", [4, 20])
+def test_a_single_sample_that_took_long_accuses_nobody(samples):
+    own = seen(1e-3, samples=samples)
+    own.passed_s[0] *= 10
+    assert accused(own, seen(1e-3, samples=samples)) == ""
+
+
 def test_of_one_sample_nothing_is_said():
     assert accused(seen(1e-3, samples=1, told=0.1, again=0.1), seen(1e-3, samples=1)) == ""
 
@@ -121,6 +128,7 @@ def test_messages_marks_and_files_arrive_in_order(ends):
 
 
 @given(st.binary(max_size=200))
+@example(b'[]\n7\n"x"\nnull\n')
 def test_whatever_is_said_is_a_message_or_garbled(said):
     ours, theirs = socket.socketpair()
     theirs.sendall(said)
@@ -155,7 +163,7 @@ def test_who_says_too_much_or_nothing_is_found_out(ends):
     writer = threading.Thread(target=say)
     writer.start()
     with pytest.raises(Garbled):
-        here.receive()
+        here.receive(5.0)
     here.end.close()
     writer.join()
 

@@ -82,12 +82,11 @@ def only_when_poisoned(x, weight, honest):
 
 @cheat("not among other calls|remembers", WRONG)
 def only_the_first_calls(x, weight, honest):
-    known = {"calls": 0}
+    calls, out = iter(range(2**62)), []
 
     def run():
-        known["calls"] += 1
-        if honest or known["calls"] < 8:
-            known["out"] = answer(x, weight)
-        return known["out"]
+        if next(calls) < 7 or honest:
+            out[:] = [answer(x, weight)]
+        return out[0]
 
     return run
