@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypatia_lab import failures
+from hypatia_lab import messages
 from hypatia_lab.kernels import loader
 
 CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
@@ -395,7 +395,7 @@ def measure(
         except ClockError as cause:
             out[name] = cause
         except Exception as cause:
-            out[name] = RunError(failures.one_line(cause))
+            out[name] = RunError(messages.one_line(cause))
             synchronize(device)  # a device left in error ends this process here, with this name announced
         else:
             out[name], samplers[name] = timing, sampler
@@ -419,7 +419,7 @@ def measure(
                 out[name] = cause
                 continue
             except Exception as cause:
-                out[name] = RunError(failures.one_line(cause))
+                out[name] = RunError(messages.one_line(cause))
                 synchronize(device)
                 continue
             if probe is not None:

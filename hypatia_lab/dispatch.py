@@ -34,14 +34,14 @@ from typing import Any
 import torch
 
 from hypatia_lab import clock as timer
-from hypatia_lab import failures, intervals, machine, variants
-from hypatia_lab.compiled import compiled
+from hypatia_lab import intervals, machine, messages, variants
 from hypatia_lab.kernels import loader
-from hypatia_lab.names import unknown
+from hypatia_lab.kernels.compiled import compiled
+from hypatia_lab.messages import unknown
 from hypatia_lab.operations import conv_block as block
 from hypatia_lab.operations import linear_relu as layer
 from hypatia_lab.operations import mlp as layers
-from hypatia_lab.operations.forms import MODES
+from hypatia_lab.operations.torch_forms import MODES
 from hypatia_lab.variants import Variant, variant
 from hypatia_lab.workloads import UNIT, Workload, WorkloadError, tail
 
@@ -209,7 +209,7 @@ class Dispatcher:
                 while len(seconds) < 3 and seconds[-1] < SLOW_S:
                     seconds.append(timer.once_s(run, device))
             except Exception as cause:
-                _tell(self.operation, name, failures.one_line(cause))
+                _tell(self.operation, name, messages.one_line(cause))
                 continue
             if name in LIBRARY:
                 least = min(least, *seconds)

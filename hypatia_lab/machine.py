@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 
 DEVICES = ("auto", "cpu", "cuda")
 

@@ -7,6 +7,7 @@ on goes into its record; a label, a tag or a look is asked for when a page is ma
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import workloads
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 
 if TYPE_CHECKING:
     from hypatia_lab.workloads import Inputs, Workload
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     Run = Callable[[], Any]  # a tensor; in direction forward_backward a tuple of them
     Factory = Callable[[Workload, Inputs], Run]
 
-ORIGINS = ("author", "seed", "peer", "own")
+ORIGINS = ("author", "rebuilt", "peer", "own")
 """author: a document's own program; seed: rebuilt from one of the five documents; peer: a library's; own: this
 project's."""
 
@@ -147,6 +148,9 @@ def variant(
     a ``label`` it has that of :data:`LABELS`, or its name in words. Raises ``ValueError`` for an unknown origin, a name
     taken, or a second baseline.
     """
+    if origin == "seed":
+        warnings.warn("origin 'seed' is called 'rebuilt' now; the old word goes in the next release", stacklevel=2)
+        origin = "rebuilt"
 
     def able(workload: Workload, device: str) -> str:
         if workload.direction not in directions:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ import numpy
 import pytest
 from forks import forks
 
-from hypatia_lab import claims, intervals, places, records
+from hypatia_lab import claims, intervals, paths, records
 from hypatia_lab.book import build
 
 
@@ -42,7 +42,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers, or adds to the path of imports, is forgotten when it ends."""
-    from hypatia_lab import reader_kernel, variants
+    from hypatia_lab import variants
+    from hypatia_lab.strangers import reader_kernel
 
     monkeypatch.setattr(reader_kernel, "_DECLARED", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -56,9 +57,10 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What it declares is told in the same words.
     """
-    from hypatia_lab import reader_kernel, variants
+    from hypatia_lab import variants
     from hypatia_lab.bench import sessions
     from hypatia_lab.judged import rehearsal
+    from hypatia_lab.strangers import reader_kernel
 
     real = sessions.run_session
 
@@ -146,7 +148,7 @@ def committed_claims() -> list[claims.Claim]:
 @pytest.fixture(scope="session")
 def committed_book() -> Path:
     """Folder of the book built from the committed notebooks and records, as a reader gets it."""
-    return build.build(output=places.BUILD / "committed" / "html", say=print).parent
+    return build.build(output=paths.BUILD / "committed" / "html", say=print).parent
 
 
 INTERPRETER = """

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from hypatia_lab.figures import panels
+from hypatia_lab.figures import mark_rows
 from hypatia_lab.figures.axes import Axis
 from hypatia_lab.figures.figure import Figure
-from hypatia_lab.figures.panels import Cell
+from hypatia_lab.figures.mark_rows import Cell
 
 Drawn = tuple[Figure, Any]
 Number = float | None
@@ -128,7 +128,7 @@ def _kept(mark: Mark) -> dict[str, list[float]]:
 
 def _told(cell: Cell, axis: Axis) -> tuple[str, str, str, str, str]:
     named = zip(("value", "low", "high"), cell.triple, strict=True)
-    numbers = {name: float(f"{panels.significant(v):g}") for name, v in named if not math.isnan(v)}
+    numbers = {name: float(f"{mark_rows.significant(v):g}") for name, v in named if not math.isnan(v)}
     value, low, high = cell.triple
     ends = [min(100.0, max(0.0, axis.place(end) if end > 0 or not axis.log else 0.0)) for end in (low, high)]
     places = {"ends": [float(f"{end:g}") for end in ends] if low < high else []}
@@ -152,7 +152,7 @@ def _plot(figure: Figure) -> None:
         assert len(sizes) == 1
     for trace in content(figure)["data"]:
         for number in (n for axis in ("x", "y") for n in trace.get(axis, []) if isinstance(n, float)):
-            assert number == panels.significant(number) or number == round(number, 3)
+            assert number == mark_rows.significant(number) or number == round(number, 3)
 
 
 def _walk(value: Any, key: str) -> list[Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import records
-from hypatia_lab.fleet.steps import Step
+from hypatia_lab.fleet.progress_line import Step
 
 
 def chip(told: dict[str, Any], job: str) -> None:

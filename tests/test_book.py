@@ -23,9 +23,9 @@ from IPython.utils.capture import capture_output
 from nbformat.v4 import new_markdown_cell
 from toy_book import FIGURE, SOURCE, lay_out, shown, write_notebook
 
-from hypatia_lab import places, tables
+from hypatia_lab import paths, tables
 from hypatia_lab.book import build
-from hypatia_lab.figures import axes, language, marks, panels, plots
+from hypatia_lab.figures import axes, language, mark_rows, marks, plots
 from hypatia_lab.figures.figure import Figure
 from hypatia_lab.pages import by_machine
 from hypatia_lab.pages.evidence import Evidence
@@ -50,7 +50,7 @@ NARROW = {"width": 1100, "height": 800}
 
 
 def _chapters() -> list[str]:
-    toc = yaml.safe_load((places.HOME / "_toc.yml").read_text(encoding="utf-8"))
+    toc = yaml.safe_load((paths.HOME / "_toc.yml").read_text(encoding="utf-8"))
     return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
 
 
@@ -206,7 +206,7 @@ def test_index_leads_to_the_front_page(browser: Any, committed_book: Path) -> No
 @pytest.mark.browser
 def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]) -> None:
     for name in _chapters():
-        path = places.HOME / f"{name}.ipynb"
+        path = paths.HOME / f"{name}.ipynb"
         if not path.is_file():
             continue
         notebook = nbformat.read(path, as_version=4)
@@ -255,25 +255,25 @@ def _figures() -> list[Figure]:
     """Rows of five panels, bars, and tiles, all with long names."""
     names = [f"{LONG} {number}" for number in range(5)]
     look, table = language.style("eager", "peer"), pandas.DataFrame({"x": [1.0, 2.0]})
-    cell = panels.Cell(LONG, "", look, (1.0, 0.5, 2.0), "said", "1.00× [0.50, 2.00], undecided")
+    cell = mark_rows.Cell(LONG, "", look, (1.0, 0.5, 2.0), "said", "1.00× [0.50, 2.00], undecided")
     axis = axes.log_axis([0.1, 10.0], LONG)
     rows = [replace(cell, panel=panel) for panel in names]
-    bar = replace(cell, segments=[panels.Segment(0, 3, (language.BLUE, "/"), LONG)])
+    bar = replace(cell, segments=[mark_rows.Segment(0, 3, (language.BLUE, "/"), LONG)])
     key = [(marks.swatch(language.BLUE, "/"), name) for name in names]
     data = [
         plots.points_trace(look, [(1.0, 0.5, 2.0)], [1.0], ["said"], along="y") | plots.tile(number)
         for number in range(5)
     ]
     return [
-        panels.draw([panels.Block(LONG, rows, axis)], LONG, names, table, ["x"]),
-        panels.draw(panels.bars({LONG: [bar]}, LONG, axes.plain), LONG, names, table, ["x"], key),
+        mark_rows.draw([mark_rows.Block(LONG, rows, axis)], LONG, names, table, ["x"]),
+        mark_rows.draw(mark_rows.bars({LONG: [bar]}, LONG, axes.plain), LONG, names, table, ["x"], key),
         plots.plotted(data, plots.tiles(names, axis, axis), LONG, names, table, ["x"], key),
     ]
 
 
 @pytest.mark.browser
 def test_figures_fit_a_telephone_and_a_desk(browser: Any, tmp_path: Path) -> None:
-    static = places.HOME / "book" / "static"
+    static = paths.HOME / "book" / "static"
     outputs = [output for figure in _figures() for output in figure.outputs()]
     body = "".join(
         build.figure_html(output[build.PLOTLY_MIME], output["text/plain"])

@@ -32,7 +32,7 @@ from hypatia_lab.operations.conv_block import own as blocks
 from hypatia_lab.operations.linear_relu import own_backward as backward
 from hypatia_lab.operations.linear_relu import tensor_cores as tensor
 from hypatia_lab.operations.mlp.layers import mlp_layers
-from hypatia_lab.operators import Operator
+from hypatia_lab.operations.operators import Operator
 from hypatia_lab.variants import load, variants
 from hypatia_lab.workloads import Workload
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from measuring import SMALL, group, register_deadly
 
-from hypatia_lab import clock, failures, variants
+from hypatia_lab import clock, messages, variants
 from hypatia_lab.bench import cells
 from hypatia_lab.workloads import Workload
 
@@ -148,7 +148,7 @@ def test_what_killed_an_earlier_process_is_not_run_again(deadly, monkeypatch):
     ],
 )
 def test_a_failure_is_told_in_one_line_and_an_announced_cause_with_it(message, told):
-    assert failures.one_line(RuntimeError(message)) == f"RuntimeError: {told}"
+    assert messages.one_line(RuntimeError(message)) == f"RuntimeError: {told}"
 
 
 def test_a_variant_that_cannot_run_here_is_skipped_unbuilt(deadly):

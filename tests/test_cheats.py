@@ -13,10 +13,10 @@ import pytest
 import torch
 from cheats.catalogue import MEMORY, REFUSED, REPLACED, WRONG, Cheat, catalogue
 
-from hypatia_lab import machine, reader_kernel
+from hypatia_lab import machine
 from hypatia_lab.bench import sessions
 from hypatia_lab.experiments import PROCESSES, Source
-from hypatia_lab.tasks import kernelbench
+from hypatia_lab.strangers import kernelbench, reader_kernel
 
 Row = dict[str, Any]
 HERE = Path(__file__).resolve().parent

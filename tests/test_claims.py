@@ -250,7 +250,7 @@ def by_author(quantity: str = "slowdown", **more) -> Claim:
 def beside(us: float, rewrite: float, workload: str = MEDIUM, clock: str = "graph") -> list[dict]:
     """The author's program and its rewrite in one group."""
     own = cell(workload, V1, [us * wobble for wobble in reversed(WOBBLE)], clock, origin="author")
-    return [cell(workload, "eager", 100, clock), own, cell(workload, "naive", rewrite, clock, origin="seed")]
+    return [cell(workload, "eager", 100, clock), own, cell(workload, "naive", rewrite, clock, origin="rebuilt")]
 
 
 def test_an_author_s_program_is_judged_first(measured):
@@ -312,7 +312,7 @@ def test_a_size_that_was_compared_itself_decides_else_all_that_were(measured):
 
 
 def test_every_program_that_a_part_names_must_be_equal(measured):
-    plan = cell(MEDIUM, "author_planc", 100, origin="author"), cell(MEDIUM, "aten", 130, origin="seed")
+    plan = cell(MEDIUM, "author_planc", 100, origin="author"), cell(MEDIUM, "aten", 130, origin="rebuilt")
     measured(*beside(1000, 1000), *plan, machine="there", experiment="author_lab")
     found = measured(cell(MEDIUM, "naive", 1000), cell(MEDIUM, "aten", 100), machine="here")
     both = (V1, "naive"), ("author_planc", "aten")
@@ -487,10 +487,10 @@ def test_the_ledger_is_whole(committed_claims):
     found = committed_claims
     by_id = {claim.id: claim for claim in found}
     assert len(by_id) == len(found) >= 30
-    assert {"S000", "S001", "S002", "S003", "S004"} <= {claim.seed for claim in found}
+    assert {"S000", "S001", "S002", "S003", "S004"} <= {claim.document for claim in found}
     assert {claim.lead for claim in found}.isdisjoint(by_id), "a statement and a part of it have one id"
     assert {claim.quantity for claim in found} <= set(QUANTITIES)
-    assert {path.stem.upper() for path in HERE.glob("*.yaml")} == {claim.seed for claim in found}
+    assert {path.stem.upper() for path in HERE.glob("*.yaml")} == {claim.document for claim in found}
     assert [claim.id for claim in found if not claim.pages] == []
     assert {about for claim in found for about in claim.about} <= {*by_id, *(claim.lead for claim in found)}
 

@@ -13,9 +13,9 @@ from claimed import entry, told, verdict, written  # noqa: F401  (the fixture me
 from scipy.special import stdtrit
 from synthetic import run_line
 
-from hypatia_lab import scatter
 from hypatia_lab.claims import Claim, Judgement, details
 from hypatia_lab.claims.claim import Figure
+from hypatia_lab.results import scatter
 
 SMALL, LARGE = "diffraction/256x256/float32/ieee/forward", "diffraction/1024x1024/float32/ieee/forward"
 DOUBLE = LARGE.replace("float32", "float64")

@@ -70,7 +70,13 @@ def ledger_of(folder: Path, text: str) -> list[Claim]:
 def test_good_yaml_is_read(tmp_path):
     text = GOOD.replace("S001-01", "S001-101").replace("  why:", "  experiment: gemm_ladder\n  why:")
     [(line, claim)] = load_file(write(tmp_path, "# a comment\n" + text))
-    assert (line, claim.id, claim.lead, claim.seed, claim.claimed) == (2, "S001-101a", "S001-101", "S001", (7.67, 7.67))
+    assert (line, claim.id, claim.lead, claim.document, claim.claimed) == (
+        2,
+        "S001-101a",
+        "S001-101",
+        "S001",
+        (7.67, 7.67),
+    )
     assert (claim.baseline, claim.program, claim.sense) == ("eager", "rewrite", "about")
     assert (claim.experiment, claim.statement) == ("gemm_ladder", claim.claim)
     assert claim.claim == "The naive kernel is slower."

@@ -32,7 +32,7 @@ CRASHED = "the process died (signal SIGSEGV)"
 def cell(variant: str, medians: list[float | None], **changes: Any) -> dict[str, Any]:
     """A valid cell of S001's medium size."""
     work = {"shape": [1024, 784, 2048], "flops": 2 * 1024 * 784 * 2048, "traffic": 10**7}
-    origin = "seed" if variant == "naive" else "peer"
+    origin = "rebuilt" if variant == "naive" else "peer"
     return cell_line(variant=variant, origin=origin, max_error=1e-6, medians_us=medians, **work) | changes
 
 

@@ -17,7 +17,7 @@ from hypatia_lab.figures.language import FigureError
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import compile_points
 from hypatia_lab.pages.compile_points import POINTS, STEP, beside, curves, firsts, leading, named
-from hypatia_lab.pages.phrases import FLOAT32
+from hypatia_lab.pages.readings import FLOAT32
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 

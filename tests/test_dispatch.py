@@ -16,8 +16,8 @@ import torch
 
 import hypatia_lab as lab
 from hypatia_lab import dispatch
-from hypatia_lab.compiled import compile_missing
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS, Dispatcher
+from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations.linear_relu import reference
 from hypatia_lab.workloads import Workload
 

@@ -17,7 +17,7 @@ from test_tables import around, cell, run
 
 from hypatia_lab import figures, formats, records, results, tables
 from hypatia_lab.claims import VERDICTS
-from hypatia_lab.figures import axes, comparisons, display, language, marks, panels
+from hypatia_lab.figures import axes, comparisons, display, language, mark_rows, marks
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.results import Row
@@ -139,8 +139,10 @@ def test_every_row_bears_the_name_of_what_is_drawn_on_it(rows: list[Row]) -> Non
 
 def test_a_name_that_a_panel_has_twice_makes_two_rows() -> None:
     look = language.style("eager", "peer")
-    own = [panels.Cell("one name", "", look, (value, math.nan, math.nan), "", key=str(value)) for value in (1.0, 2.0)]
-    block = panels.Block("", own, axes.Axis(0, 3, "times"))
+    own = [
+        mark_rows.Cell("one name", "", look, (value, math.nan, math.nan), "", key=str(value)) for value in (1.0, 2.0)
+    ]
+    block = mark_rows.Block("", own, axes.Axis(0, 3, "times"))
     assert [row[""].key for row in block.rows] == ["1.0", "2.0"]
 
 
@@ -276,7 +278,7 @@ def test_a_variant_looks_the_same_everywhere_and_unlike_the_others(
 def test_origins_show_without_colour() -> None:
     families = [{marks.marker(symbol, "#000") for symbol in symbols} for symbols in language.SHAPES.values()]
     assert sum(map(len, families)) == len(set.union(*families))
-    for name, origin in (("naive", "seed"), ("aten", "seed"), ("eager", "peer"), ("epilogue", "peer")):
+    for name, origin in (("naive", "rebuilt"), ("aten", "rebuilt"), ("eager", "peer"), ("epilogue", "peer")):
         assert comparisons.style(name, origin).symbol in language.SHAPES[origin]
     for origin, symbols in language.SHAPES.items():
         assert comparisons.style("never_seen_before", origin).symbol in symbols
@@ -345,13 +347,13 @@ def test_show_gives_what_stands_above_then_the_figure_then_folded_data(
 
 @pytest.mark.parametrize("hostile", ["</td><script>alert(1)</script>", 'a" onmouseover="x', "<b>&"])
 def test_words_are_text_and_no_html(hostile: str) -> None:
-    segment = panels.Segment(0, 1, (language.BLUE, "/"), hostile)
-    one = panels.Cell(hostile, hostile, language.style("eager", "peer"), (1, 0.5, 2), hostile, hostile, hostile)
+    segment = mark_rows.Segment(0, 1, (language.BLUE, "/"), hostile)
+    one = mark_rows.Cell(hostile, hostile, language.style("eager", "peer"), (1, 0.5, 2), hostile, hostile, hostile)
     bar = replace(one, name="bar", segments=[segment])
-    own = [one, bar, replace(one, name="none", triple=panels.NOTHING, status=hostile)]
-    block = panels.Block(hostile, own, axes.Axis(0, 3, hostile))
+    own = [one, bar, replace(one, name="none", triple=mark_rows.NOTHING, status=hostile)]
+    block = mark_rows.Block(hostile, own, axes.Axis(0, 3, hostile))
     table = tables.frame([{"x": hostile}])
-    figure = panels.draw([block], hostile, [hostile], table, ["x"], [("", hostile)])
+    figure = mark_rows.draw([block], hostile, [hostile], table, ["x"], [("", hostile)])
     (output,) = figure.outputs()
     assert hostile not in output["text/html"]
     mark, piece = shown(figure)

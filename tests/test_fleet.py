@@ -18,7 +18,7 @@ from command import call, refused
 from synthetic import cell_line, run_line, said
 
 from hypatia_lab import records
-from hypatia_lab.fleet import overview, scheduler, steps, submit
+from hypatia_lab.fleet import overview, progress_line, scheduler, submit
 from hypatia_lab.fleet.collect import collect
 from hypatia_lab.fleet.job import Programs, Work
 from hypatia_lab.fleet.layout import Asked, FleetError, Layout, Submission, Told
@@ -410,12 +410,12 @@ def test_a_fleet_needs_to_know_where(tmp_path, given):
 
 
 def test_without_submitit_the_extra_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr("hypatia_lab.places.find_spec", lambda name: None)
+    monkeypatch.setattr("hypatia_lab.paths.find_spec", lambda name: None)
     assert "[fleet]" in refused("fleet", "run", "--box", "--folder", tmp_path)
 
 
 @pytest.mark.parametrize("line", ["", "[1/2]", "[1/2] 01_one: no luck", "failed: 01_one", "x [1/2] 01_one"])
 def test_only_a_step_is_read_as_one(line):
-    assert steps.read(line) is None
-    step = steps.Step(3, 14, "02_naive_vs_cublas")
-    assert steps.read(f"{step}\n") == step
+    assert progress_line.read(line) is None
+    step = progress_line.Step(3, 14, "02_naive_vs_cublas")
+    assert progress_line.read(f"{step}\n") == step

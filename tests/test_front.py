@@ -106,7 +106,7 @@ def test_each_document_stands_with_a_claim_and_its_verdict() -> None:
     lab = judged(evidence(NAIVE), ids[1:])
     lab.judged[ids[0]] = {ANY: judgement(id=ids[0], machine=ANY, verdict="inconsistent")}
     lines = front.documents(lab, "box").to_dict("records")
-    assert list(front.DOCUMENTS) == sorted({one.seed for one in claims.ledger()} - {claims.LAB})
+    assert list(front.DOCUMENTS) == sorted({one.document for one in claims.ledger()} - {claims.LAB})
     for line, (seed, one) in zip(lines, front.DOCUMENTS.items(), strict=True):
         (row,) = lab.judged[one.claim].values()
         assert one.claim.startswith(f"{seed}-")

@@ -13,12 +13,13 @@ import command
 import pytest
 from synthetic import ceilings, cell_line, run_line
 
-from hypatia_lab import intervals, reader_kernel, records, results, testing, variants
+from hypatia_lab import intervals, records, results, testing, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
 from hypatia_lab.experiments import PROCESSES
 from hypatia_lab.judged import gate
 from hypatia_lab.machine import default_name
+from hypatia_lab.strangers import reader_kernel
 
 STRANGERS = Path(__file__).resolve().parent / "strangers"
 EAGER = [100.0, 100.2, 100.1, 99.9, 100.0]

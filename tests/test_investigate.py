@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import detail_line, displayed, run_line
 
-from hypatia_lab import claims, places, programs, records
+from hypatia_lab import claims, paths, records
 from hypatia_lab.book import report as report_book
 from hypatia_lab.book.build import BookError
 from hypatia_lab.claims import documents, drafts
@@ -28,6 +28,7 @@ from hypatia_lab.claims.claim import KINDS
 from hypatia_lab.pages.report import NOTHING
 from hypatia_lab.probes.probe import Ended
 from hypatia_lab.probes.program import Output, Shell
+from hypatia_lab.strangers import programs
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -214,7 +215,7 @@ def test_settings_of_a_report_go_over_the_labs_and_a_broken_file_is_named(report
     path = report / "_config.yml"
     path.write_text("title: Other\nsphinx: {config: {numfig: true}}\n")
     report_book.lay_out(report, tmp_path / "source")
-    own = yaml.safe_load((places.HOME / "_config.yml").read_text())
+    own = yaml.safe_load((paths.HOME / "_config.yml").read_text())
     own["title"], own["sphinx"]["config"]["numfig"] = "Other", True
     assert yaml.safe_load((tmp_path / "source" / "_config.yml").read_text()) == own
     for number, text in enumerate(("title: [", "- title", "")):
@@ -231,7 +232,7 @@ def test_the_program_file_that_a_report_begins_with_says_what_it_lacks(report):
 
 # ---------------------------------------------------------------- the worked one
 
-SGEMM = places.HOME / "reports" / "sgemm"
+SGEMM = paths.HOME / "reports" / "sgemm"
 PRINTED = "Average elapsed time: ({:7.6f}) s, performance: ({:7.1f}) GFLOPS. size: ({})."
 
 

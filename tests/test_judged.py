@@ -21,14 +21,15 @@ from hypothesis import strategies as st
 from synthetic import ceilings, run_line
 from torch._compile import _disable_dynamo
 
-from hypatia_lab import check, clock, reader_kernel, records, variants
+from hypatia_lab import check, clock, records, variants
 from hypatia_lab.bench import composer, fence, sessions
 from hypatia_lab.experiments import Experiment, plan
-from hypatia_lab.judged import evidence, rehearsal, replies, tampering
+from hypatia_lab.judged import evidence, rehearsal, tampering, worker_replies
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
 from hypatia_lab.judged.evidence import Seen
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.machine import choose_device
+from hypatia_lab.strangers import reader_kernel
 
 STRANGERS = Path(__file__).resolve().parent / "strangers"
 
@@ -219,12 +220,12 @@ LOOK = {"type": "Tensor", "tensor": True, "shape": [2, 0], "dtype": "float32", "
     ],
 )
 def test_what_a_worker_says_of_its_output_has_the_form(changed, fine):
-    assert replies.output({"looks": [LOOK, LOOK | changed], "tuple": True}) is fine
+    assert worker_replies.output({"looks": [LOOK, LOOK | changed], "tuple": True}) is fine
 
 
 @pytest.mark.parametrize("found", [None, [], {}, {"looks": []}, {"looks": [LOOK]}, {"looks": [7], "tuple": False}])
 def test_what_is_no_output_has_not_the_form(found):
-    assert not replies.output(found)
+    assert not worker_replies.output(found)
 
 
 # ---------------------------------------------------------------- what was done to a process

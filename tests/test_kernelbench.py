@@ -10,10 +10,10 @@ import command
 import pytest
 import torch
 
-from hypatia_lab import check, reader_kernel, variants
+from hypatia_lab import check, variants
 from hypatia_lab.bench import composer
-from hypatia_lab.reader_kernel import Own, OwnError
-from hypatia_lab.tasks import kernelbench
+from hypatia_lab.strangers import kernelbench, reader_kernel
+from hypatia_lab.strangers.reader_kernel import Own, OwnError
 from hypatia_lab.workloads import Workload
 
 HERE = Path(__file__).resolve().parent / "kernelbench"

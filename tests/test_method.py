@@ -66,7 +66,7 @@ def test_an_answer_is_held_to_the_strictest_bound_of_its_parts(tmp_path):
     own = {"operation": "relu", "shape": [8, 8], "medians_us": [1.0, 1.0]}
     cells = [
         cell_line(**own, variant="eager", error=1e-8),
-        cell_line(**own, variant="naive", origin="seed", error=3e-7),
+        cell_line(**own, variant="naive", origin="rebuilt", error=3e-7),
         cell_line(**own | {"medians_us": []}, variant="guess", origin="own", status="wrong", reason="off", error=0.5),
         cell_line(**own, variant="eager", dtype="bfloat16", error=2e-3),
     ]

@@ -15,7 +15,7 @@ from hypatia_lab.claims.claim import AUTHOR
 from hypatia_lab.cli.claim_names import ensure_named
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.experiments.plan import PlanError
-from hypatia_lab.names import FEW, unknown
+from hypatia_lab.messages import FEW, unknown
 from hypatia_lab.workloads import Workload
 
 # The sentence

@@ -14,11 +14,12 @@ import pytest
 import torch
 from synthetic import ceilings, run_line
 
-from hypatia_lab import check, reader_kernel, records, variants
+from hypatia_lab import check, records, variants
 from hypatia_lab.bench import composer, joining
 from hypatia_lab.book import own as own_book
 from hypatia_lab.experiments import Experiment, Source
-from hypatia_lab.reader_kernel import OwnError
+from hypatia_lab.strangers import reader_kernel
+from hypatia_lab.strangers.reader_kernel import OwnError
 from hypatia_lab.workloads import Workload
 
 pytestmark = pytest.mark.usefixtures("registry")

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from synthetic import ceilings, cell_line, run_line
 
-from hypatia_lab import claims, places, reader_kernel, records, results, tables, variants, workloads
+from hypatia_lab import claims, paths, records, results, tables, variants, workloads
 from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
 from hypatia_lab.book import readers
@@ -34,11 +34,12 @@ from hypatia_lab.cli import commands
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons
 from hypatia_lab.pages import by_machine, own_kernel
+from hypatia_lab.strangers import reader_kernel
 from hypatia_lab.tables import claims as claim_tables
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-EXAMPLE = places.HOME / "book" / "examples" / "scaled_softmax.py"
+EXAMPLE = paths.HOME / "book" / "examples" / "scaled_softmax.py"
 EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "40"))
 """How many cases each property is tried on; the environment may ask for more."""
 REPEATED = "HYPATIA_EXAMPLES" not in os.environ
@@ -145,7 +146,7 @@ CELLS = st.fixed_dictionaries(
         "shape": st.sampled_from([[512, 256], [2048, 1024], [1]]),
         "dtype": st.sampled_from(["float32", "bfloat16"]),
         "clock": st.sampled_from(["hot", "cold", "wall", "none"]),
-        "origin": st.sampled_from(["seed", "peer", "own"]),
+        "origin": st.sampled_from(["rebuilt", "seed", "peer", "own"]),
         "baseline": st.sampled_from(["eager", "nobody", "<script>"]),
         "status": st.sampled_from(["ok", "ok", "ok", *records.STATUSES]),
         "reason": st.text(max_size=20) | st.just("<img src=x onerror=run()>"),
@@ -329,7 +330,7 @@ def test_the_examples_fault_is_told():
 
 
 def test_the_page_of_the_book_names_every_argument_and_its_default():
-    page = (places.HOME / "book" / "your_own_kernel.md").read_text(encoding="utf-8")
+    page = (paths.HOME / "book" / "your_own_kernel.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", page))
     arguments = {
         p.name: p.default for p in inspect.signature(reader_kernel.operation).parameters.values() if p.name != "name"

@@ -21,7 +21,7 @@ import ctypes, sys
 from pathlib import Path
 import torch
 from hypatia_lab.kernels import loader, plans, recording, triton_launches
-from hypatia_lab.operators import operator
+from hypatia_lab.operations.operators import operator
 
 folder = Path(sys.argv[1])
 plans.DRIVER, plans.DEVICES = str(folder / "driver.so"), {"cpu"}

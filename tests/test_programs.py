@@ -19,13 +19,14 @@ import pytest
 from command import call, refused
 from synthetic import recorded, run_line
 
-from hypatia_lab import check, places, programs, records, results, tables, variants
+from hypatia_lab import check, paths, records, results, tables, variants
 from hypatia_lab.bench import composer, details, fence, sessions
 from hypatia_lab.figures import language
 from hypatia_lab.figures.figure import origins_key
 from hypatia_lab.probes import program
 from hypatia_lab.probes.probe import Ended
-from hypatia_lab.programs import ProgramError
+from hypatia_lab.strangers import programs
+from hypatia_lab.strangers.programs import ProgramError
 from hypatia_lab.workloads import Workload
 
 WORK = Workload("linear_relu", (4, 6, 8))
@@ -122,7 +123,7 @@ def at(code: str) -> str:
         (FILE[FILE.index("@example.cells") :], "", "author_example"),
         ('"linear_relu", "author_v1"', '"linear_relo", "author_v1"', "'linear_relo'; did you mean 'linear_relu'"),
         ('origin="author"', 'origin="authors"', at("@lab.variant") + "unknown origin 'authors'"),
-        ('origin="author"', 'origin="seed"', "author_v1 has origin 'seed'"),
+        ('origin="author"', 'origin="rebuilt"', "author_v1 has origin 'seed'"),
         ('variant="author_v1"', 'variant="autor_v1"', "'autor_v1'; did you mean 'author_v1'"),
         ('    "Their benchmark."\n', "", "kernel_only"),
         ('"hung"', '"kernel_only"', "'kernel_only'"),
@@ -408,11 +409,11 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
     with variants.restored():
         first = call(*given)
     programs._DECLARED.clear()  # as in another process
-    assert (first.code, started) == (130, ["hypatia_lab.bench.cells", "hypatia_lab.programs"])
+    assert (first.code, started) == (130, ["hypatia_lab.bench.cells", "hypatia_lab.strangers.programs"])
     assert nothing_left(tmp_path)
     assert "box/author_example" not in recorded(store)
     second = call(*given)
-    assert (second.code, started[2:]) == (1, ["hypatia_lab.programs"])
+    assert (second.code, started[2:]) == (1, ["hypatia_lab.strangers.programs"])
     assert (tmp_path / "runs").read_text() == "x", "what was finished ran again"
     assert nothing_left(tmp_path, 0)
     assert recorded(store) == ["box/author_example", "box/ceilings"]
@@ -476,7 +477,7 @@ def test_a_file_that_changes_while_it_is_measured_makes_no_figures(tmp_path):
 
 # ---------------------------------------------------------------- the worked example of the page
 
-EXAMPLE = places.HOME / "book" / "examples" / "outside_program.py"
+EXAMPLE = paths.HOME / "book" / "examples" / "outside_program.py"
 
 
 def test_the_example_is_right_and_its_program_prints_its_figures(tmp_path):
@@ -514,6 +515,6 @@ def test_authors_programs_look_like_nobody_elses(committed_records):
     looks = [language.style(name, "author") for name in authors if name.startswith("author_")]
     assert {look.symbol for look in looks} <= own
     assert len({(look.colour, look.symbol) for look in looks}) == len(looks) > 1
-    assert language.style("author_v1", "author").colour == language.style("naive", "seed").colour
+    assert language.style("author_v1", "author").colour == language.style("naive", "rebuilt").colour
     (key,) = [text for _, text in origins_key(["author", "own"]) if "author" in text]
     assert key

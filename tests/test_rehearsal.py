@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import ceilings, run_line
 
-from hypatia_lab import reader_kernel, records, variants, workloads
+from hypatia_lab import records, variants, workloads
 from hypatia_lab.bench import composer, sessions
 from hypatia_lab.bench.sessions import Casualty
 from hypatia_lab.book import own as own_book
 from hypatia_lab.judged import rehearsal
-from hypatia_lab.reader_kernel import OwnError
+from hypatia_lab.strangers import reader_kernel
+from hypatia_lab.strangers.reader_kernel import OwnError
 from hypatia_lab.workloads import Workload
 
 PATH = Path("tiny.py")

@@ -21,7 +21,7 @@ from test_cli import write_record
 
 from hypatia_lab.bench import bytecode, composer
 from hypatia_lab.cli import commands, execution
-from hypatia_lab.fleet import steps
+from hypatia_lab.fleet import progress_line
 
 
 def notebook(*sources: str) -> str:
@@ -53,8 +53,12 @@ def test_a_notebook_that_fails_or_dies_does_not_stop_the_others_and_the_exit_sta
     found = call("run", *arguments, "--output", str(output))
     assert found.code == 1
     assert "01_bad: RuntimeError: no luck" in found.err
-    told = [step for line in found.err if (step := steps.read(line))]  # by which a fleet knows where its jobs are
-    assert told == [steps.Step(number, 3, name) for number, name in enumerate(("01_bad", "02_dies", "03_good"), 1)]
+    told = [
+        step for line in found.err if (step := progress_line.read(line))
+    ]  # by which a fleet knows where its jobs are
+    assert told == [
+        progress_line.Step(number, 3, name) for number, name in enumerate(("01_bad", "02_dies", "03_good"), 1)
+    ]
     assert found.err[-1] == f"failed: 01_bad, 02_dies; their outputs are in {output}"
     cells = json.loads((output / "03_good.ipynb").read_text())["cells"]
     (printed,) = [out["text"] for c in cells if c["cell_type"] == "code" for out in c["outputs"] if "text" in out]

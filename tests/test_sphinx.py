@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from hypatia_lab import places
+from hypatia_lab import paths
 
 pytest.importorskip("jupyter_book")
 
-ROOT = places.HOME
+ROOT = paths.HOME
 ITS_OWN = ("jupyter_book", "sphinx_comments", "sphinx_jupyterbook_latex")
 """Extensions that only Jupyter Book has use for."""
 NO_USE = {"comments_config", "use_jupyterbook_latex", "use_multitoc_numbering", "latex_engine", "pygments_style"}

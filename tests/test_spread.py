@@ -18,11 +18,12 @@ from scipy.special import stdtrit
 from synthetic import cell_line, evidence_of, judgement, run_line
 
 import hypatia_lab
-from hypatia_lab import claims, intervals, records, results, scatter, spread
+from hypatia_lab import claims, intervals, records, results
 from hypatia_lab.claims import Claim
 from hypatia_lab.cli import side_by_side
 from hypatia_lab.pages import repeatability
 from hypatia_lab.records import RecordError
+from hypatia_lab.results import scatter, visits
 
 WORK = "linear_relu/8x8x8/float32/ieee/forward"
 CLAIM = Claim(
@@ -159,22 +160,22 @@ def test_a_chip_counts_once_and_what_is_in_doubt_not_at_all(root: Path) -> None:
     ):
         recorded(root, machine, chip, {"naive": speed}, processes=processes)
     rows, found = rows_of(root)
-    (one,) = spread.across(rows, spread.chips(found))
+    (one,) = visits.across(rows, visits.chips(found))
     assert set(one.rows) == {"one", "again", "two", "silent", "short"}
     assert {name: round(value, 2) for name, value in one.values.items()} == {"aaaaaa": 1.1, "bbbbbb": 2, "silent": 3}
     assert one.range == pytest.approx((1.1, 3), rel=1e-3)
     assert one.next is intervals.NOTHING
-    assert len(spread.across(rows)[0].values) == 4
-    assert spread.across([row for row in rows if row.machine == "one"]) == []
+    assert len(visits.across(rows)[0].values) == 4
+    assert visits.across([row for row in rows if row.machine == "one"]) == []
 
 
-def drawn(rng: random.Random, chips: int, ratios: int, scatter: float) -> list[spread.Across]:
+def drawn(rng: random.Random, chips: int, ratios: int, scatter: float) -> list[visits.Across]:
     """Untuned ratios on so many chips, each with a mean of its own; a chip may push all of them alike."""
     alike = [rng.gauss(0, scatter) for _ in range(chips)]
     found = []
     for number in range(ratios):
         values = {str(n): math.exp(number + (alike[n] + rng.gauss(0, scatter)) / math.sqrt(2)) for n in range(chips)}
-        found.append(spread.Across({"a": ROW}, values))
+        found.append(visits.Across({"a": ROW}, values))
     return found
 
 
@@ -187,9 +188,9 @@ def test_the_next_chips_ratios_lie_where_their_class_predicts() -> None:
     for _ in range(trials):
         *seen, mine = zip(*(one.values.values() for one in drawn(rng, 7, 8, 0.01)), strict=True)
         chips = [
-            spread.Across({"a": ROW}, dict(zip("123456", values, strict=True))) for values in zip(*seen, strict=True)
+            visits.Across({"a": ROW}, dict(zip("123456", values, strict=True))) for values in zip(*seen, strict=True)
         ]
-        (found,) = spread.expectations(chips)
+        (found,) = visits.expectations(chips)
         assert (found.chips, found.ratios) == (6, 8)
         for own, value in zip(chips, mine, strict=True):
             middle = statistics.geometric_mean(own.values.values())
@@ -199,13 +200,13 @@ def test_the_next_chips_ratios_lie_where_their_class_predicts() -> None:
 
 def test_of_few_chips_there_is_a_range_and_no_promise() -> None:
     rng = random.Random(5)
-    (few,) = spread.expectations(drawn(rng, spread.CHIPS - 1, 3, 0.01))
+    (few,) = visits.expectations(drawn(rng, visits.CHIPS - 1, 3, 0.01))
     assert (few.chips, few.ratios) == (4, 3)
     assert few.within > 0
     assert math.isnan(few.low)
     assert math.isnan(few.high)
-    assert spread.expectations(drawn(rng, 1, 3, 0.01)) == []
-    (both,) = spread.expectations([*drawn(rng, 5, 2, 0.001), *drawn(rng, 2, 9, 0.5)])
+    assert visits.expectations(drawn(rng, 1, 3, 0.01)) == []
+    (both,) = visits.expectations([*drawn(rng, 5, 2, 0.001), *drawn(rng, 2, 9, 0.5)])
     assert (both.chips, both.ratios) == (5, 2)  # those of which there is enough count alone
     assert both.high < 1.02
 
@@ -222,8 +223,8 @@ def test_ends_are_written_however_far_apart_they_lie() -> None:
 
 def test_the_scatter_between_visits_is_what_the_records_say(committed_records: list[records.Record]) -> None:
     committed = [*committed_records, *repeatability.others()]
-    assert spread.estimated(spread.visits(committed)) == scatter.BETWEEN
-    assert spread.estimated(spread.visits(committed, times=True), 1) == scatter.BETWEEN_TIMES
+    assert visits.estimated(visits.visits(committed)) == scatter.BETWEEN
+    assert visits.estimated(visits.visits(committed, times=True), 1) == scatter.BETWEEN_TIMES
 
 
 def test_what_nobody_visited_twice_has_no_scatter() -> None:
@@ -236,7 +237,7 @@ def test_what_nobody_visited_twice_has_no_scatter() -> None:
 
 def drawn_visits(
     rng: random.Random, sigma: float, within: float, *, figures: int, visits: int = 2, processes: int = 5
-) -> list[list[spread.Visit]]:
+) -> list[list[visits.Visit]]:
     """Ratios on so many visits to one model; ``within`` is how far its processes scatter."""
     found = []
     for number in range(figures):
@@ -246,7 +247,7 @@ def drawn_visits(
             logs = tuple(middle + rng.gauss(0, within) for _ in range(processes))
             speed = intervals.geometric([math.exp(log) for log in logs])
             name = (WORK, "graph", str(number), "eager")
-            own.append(spread.Visit("model", "cuda", f"{visit}", name, 1, speed, logs))
+            own.append(visits.Visit("model", "cuda", f"{visit}", name, 1, speed, logs))
         found.append(own)
     return found
 
@@ -254,19 +255,19 @@ def drawn_visits(
 @pytest.mark.parametrize(("sigma", "within"), [(0.01, 0.001), (0.01, 0.02), (0.0, 0.01)])
 @pytest.mark.parametrize("visits", [2, 4])
 def test_the_scatter_that_was_put_in_is_found(sigma: float, within: float, visits: int) -> None:
-    found = spread.deviation(drawn_visits(random.Random(3), sigma, within, figures=400, visits=visits))
+    found = visits.deviation(drawn_visits(random.Random(3), sigma, within, figures=400, visits=visits))
     assert found == pytest.approx(sigma, rel=0.15, abs=0.003)
 
 
 def test_one_gross_outlier_is_not_all_there_is() -> None:
     found = drawn_visits(random.Random(4), 0.01, 0.001, figures=100)
     gross = replace(found[0][0], logs=tuple(log + 2.27 for log in found[0][0].logs))
-    without, with_ = (spread.deviation([[one, found[0][1]], *found[1:]]) for one in (found[0][0], gross))
+    without, with_ = (visits.deviation([[one, found[0][1]], *found[1:]]) for one in (found[0][0], gross))
     assert without < with_ < 1.2 * without
 
 
 def test_two_visits_agree_as_often_as_is_promised_once_what_lies_between_them_counts() -> None:
-    (found,) = spread.repeats(drawn_visits(random.Random(5), 0.01, 0.003, figures=200, visits=3))
+    (found,) = visits.repeats(drawn_visits(random.Random(5), 0.01, 0.003, figures=200, visits=3))
     assert (found.ratios, found.pairs) == (200, 600)
     assert found.agree[0] < 0.5
     assert 0.93 <= found.agree[1] <= 0.97
@@ -275,7 +276,7 @@ def test_two_visits_agree_as_often_as_is_promised_once_what_lies_between_them_co
 
 def told(root: Path) -> dict[tuple[str, str], results.Row]:
     found = records.load(root)
-    return {(row.experiment, row.variant): row for row in spread.told(results.rows(found), found)}
+    return {(row.experiment, row.variant): row for row in visits.told(results.rows(found), found)}
 
 
 def test_of_several_experiments_one_is_told(tmp_path: Path) -> None:
@@ -326,10 +327,10 @@ def test_no_two_intervals_of_one_fact_exclude_each_other(committed_records: list
     found = committed_records
     started = {(record.machine, record.experiment): record.run["started"] for record in found}
     models = {record.machine: record.device_name for record in found}
-    rows: dict[tuple[str, spread.Fact], list[results.Row]] = {}
-    for row in spread.ratios(results.rows(found)):
+    rows: dict[tuple[str, visits.Fact], list[results.Row]] = {}
+    for row in visits.ratios(results.rows(found)):
         if not row.speed.flaw:
-            rows.setdefault((row.machine, spread.fact(row)), []).append(row)
+            rows.setdefault((row.machine, visits.fact(row)), []).append(row)
     excluded = set()
     for (machine, _), own in rows.items():
         for one, other in itertools.combinations(own, 2):
@@ -388,12 +389,12 @@ def test_compare_sets_a_models_chips_side_by_side(root: Path, n: int) -> None:
     )
     predicted = intervals.prediction(speeds)
     bounds = {"range": (min(speeds), max(speeds)), "next": (predicted.low, predicted.high)}
-    assert ratio["bounds"] == ("next" if n >= spread.CHIPS else "range")
+    assert ratio["bounds"] == ("next" if n >= visits.CHIPS else "range")
     assert (ratio["low"], ratio["high"]) == pytest.approx(bounds[ratio["bounds"]], rel=1e-3)
     expectation, verdict = rest
     assert [ratio["kind"], expectation["kind"], verdict["kind"]] == ["ratio", "expectation", "verdict"]
     assert (expectation["model"], expectation["chips"]) == ("NVIDIA H200", n)
-    assert (expectation["low"] is None) is (n < spread.CHIPS)
+    assert (expectation["low"] is None) is (n < visits.CHIPS)
     assert (verdict["verdict"], verdict["holds"]) == ("confirmed", "most")
     assert verdict["verdicts"][names[-1]] == "refuted"
 

@@ -43,7 +43,7 @@ def compiled(one: Variant) -> bool:
 
 def of_the_lab(one: Variant) -> bool:
     """What GPUs are programmed for here; other libraries' forms need no large sizes."""
-    return one.origin in ("own", "seed") and plain(one)
+    return one.origin in ("own", "rebuilt") and plain(one)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from hypatia_lab import places
+from hypatia_lab import paths
 from hypatia_lab.book import build
 
 FIGURE = {
@@ -37,11 +37,11 @@ def write_notebook(path: Path, *cells: Any) -> None:
 
 
 def lay_out(repository: Path) -> Path:
-    shutil.copytree(places.HOME / "book" / "static", repository / "book" / "static")
+    shutil.copytree(paths.HOME / "book" / "static", repository / "book" / "static")
     record = repository / "book" / "records" / "toy" / "method" / "2025-01-01-cpu.jsonl"
     record.parent.mkdir(parents=True)
     record.write_text("{}\n")
-    shutil.copy(places.HOME / "_config.yml", repository)
+    shutil.copy(paths.HOME / "_config.yml", repository)
     (repository / "_toc.yml").write_text("format: jb-book\nroot: notebooks/00_toy\n")
     good = shown({build.PLOTLY_MIME: FIGURE}, {"text/html": SOURCE})
     write_notebook(repository / "notebooks" / "00_toy.ipynb", new_markdown_cell("# Toy\n\n$x^2$"), good)

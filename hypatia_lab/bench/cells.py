@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import check, clock, failures, machine, programs, reader_kernel, variants
+from hypatia_lab import check, clock, machine, messages, variants
 from hypatia_lab.bench import sessions
 from hypatia_lab.bench.turns import Companion
 from hypatia_lab.experiments import Group
-from hypatia_lab.tasks import kernelbench
+from hypatia_lab.strangers import kernelbench, programs, reader_kernel
 from hypatia_lab.workloads import Workload
 
 LONGEST_CALL_S = 5.0
@@ -70,7 +70,7 @@ class Session:
                 problem = None if status else check.Problem(workload, self.device)
             except Exception as cause:  # no memory for them, say
                 traceback.print_exc()
-                problem, status, reason = None, "crashed", failures.one_line(cause)
+                problem, status, reason = None, "crashed", messages.one_line(cause)
             if problem is None:
                 reason = f"nothing was run, for the inputs could not be drawn: {reason}"
                 for name in group.variants:
@@ -115,7 +115,7 @@ class Session:
         except Exception as cause:
             traceback.print_exc()
             clock.synchronize(self.device)  # a device left in error ends this process here, with this variant named
-            return "crashed", failures.one_line(cause)
+            return "crashed", messages.one_line(cause)
         if took_too_long:
             return "skipped", took_too_long
         ready[name] = run
@@ -155,7 +155,7 @@ class Session:
                 traceback.print_exc()
                 clock.synchronize(self.device)  # as above
                 for word in group.clocks or ("none",):
-                    self._row(index, name, word, "crashed", f"after timing: {failures.one_line(cause)}", found[name])
+                    self._row(index, name, word, "crashed", f"after timing: {messages.one_line(cause)}", found[name])
                 continue
             if not again.ok:
                 for word in group.clocks or ("none",):
@@ -224,7 +224,7 @@ def main() -> None:
         try:
             session.run(index, _group(data))
         except Exception as cause:  # a device left in error; the next process goes on without whoever did it
-            emit("dying", reason=failures.one_line(cause))
+            emit("dying", reason=messages.one_line(cause))
             raise
         emit("done", group=index)
         if plan["device"] == "cuda":

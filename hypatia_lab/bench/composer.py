@@ -17,7 +17,7 @@ from hypatia_lab.bench import details, joining, kept_records, scheduling, source
 from hypatia_lab.bench.campaign import Campaign
 from hypatia_lab.bench.parts import Parts
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 
 SILENCE_S = 300.0
 """A measuring process that says nothing for so long is taken to hang."""

@@ -153,7 +153,7 @@ def _plan(probe: Probe, index: int, number: int, device: str, folder: Path) -> d
 
 
 def _module(topic: str) -> str:
-    return "hypatia_lab.programs" if topic == "program" else f"hypatia_lab.probes.{topic}"
+    return "hypatia_lab.strangers.programs" if topic == "program" else f"hypatia_lab.probes.{topic}"
 
 
 def _look(

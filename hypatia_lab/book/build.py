@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import places
+from hypatia_lab import paths
 from hypatia_lab.book import pdf as printing
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
@@ -213,10 +213,10 @@ def _without_plumbing(notebook: Path) -> str:
 def build(
     notebooks: Path | None = None,
     records: Path | None = None,
-    output: Path = places.BUILD / "html",
+    output: Path = paths.BUILD / "html",
     *,
     pdf: bool = False,
-    repository: Path = places.HOME,
+    repository: Path = paths.HOME,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Build the book and return the path of its ``index.html``; with ``pdf`` the whole of it printed beside that.
@@ -229,7 +229,7 @@ def build(
     Raises :class:`BookError` when jupyter-book is missing, or Chromium for the PDF, when the sources are not there or
     cannot be written, when ``output`` holds something else than a book of the lab, or when the build fails.
     """
-    if told := places.lacking("the book", "book", "jupyter_book"):
+    if told := paths.lacking("the book", "book", "jupyter_book"):
         raise BookError(told)
     if pdf and not printing.chromium():
         raise BookError("the book as PDF needs Chromium, which prints it: apt-get install chromium")

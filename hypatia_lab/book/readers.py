@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import places
+from hypatia_lab import paths
 from hypatia_lab.book.build import BookError, file_error
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -67,8 +67,8 @@ def looks(folder: Path, said: dict[str, Any]) -> str:
     import yaml
 
     try:
-        own = yaml.safe_load((places.HOME / "_config.yml").read_text(encoding="utf-8"))
-        static, there = (place / "book" / "static" for place in (places.HOME, folder))
+        own = yaml.safe_load((paths.HOME / "_config.yml").read_text(encoding="utf-8"))
+        static, there = (place / "book" / "static" for place in (paths.HOME, folder))
         shutil.copytree(static, there, copy_function=shutil.copyfile, dirs_exist_ok=True)
     except OSError as cause:
         raise BookError(f"the book cannot be laid out: {file_error(cause)}") from None

@@ -105,7 +105,7 @@ class Claim:
     statement: str = ""
 
     @property
-    def seed(self) -> str:
+    def document(self) -> str:
         """The document that makes the claim, such as ``S001``."""
         return self.id.partition("-")[0]
 

@@ -10,11 +10,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hypatia_lab import formats, intervals, scatter
+from hypatia_lab import formats, intervals
 from hypatia_lab.claims.claim import Claim, Figure
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
-from hypatia_lab.results import Row
+from hypatia_lab.results import Row, scatter
 
 QUANTITIES = ("figure", "quotient")
 
@@ -69,7 +69,7 @@ class Series:
 
     @property
     def weight(self) -> tuple[bool, bool, int, str]:
-        """Which of several experiments' series the book tells, as :func:`hypatia_lab.scatter.weight` has it."""
+        """Which of several experiments' series the book tells, as :func:`hypatia_lab.results.scatter.weight` has it."""
         return scatter.weight(self.vetoed, self.n, self.started)
 
     @property

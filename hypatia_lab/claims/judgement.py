@@ -16,7 +16,7 @@ COLUMNS = (
     *("id", "seed", "section", "claim", "claimed", "unit", "workload", "machine"),
     *("measured", "low", "high", "n", "sense", "program", "band_set", "bound", "verdict", "reason"),
 )
-"""The fields of a :class:`Judgement` that ``hypatia-lab claims --json`` prints."""
+"""The keys of what ``hypatia-lab claims --json`` prints: fields of a :class:`Judgement`, ``seed`` its document."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Judgement:
     """
 
     id: str
-    seed: str
+    document: str
     section: str
     claim: str
     claimed: float | list[float]
@@ -94,4 +94,4 @@ class Judgement:
 
     def row(self) -> dict[str, Any]:
         """Its :data:`COLUMNS`."""
-        return {name: getattr(self, name) for name in COLUMNS}
+        return {name: getattr(self, "document" if name == "seed" else name) for name in COLUMNS}

@@ -46,7 +46,7 @@ from hypatia_lab.claims.claim import (
     usual_band,
 )
 from hypatia_lab.claims.drafts import Draft
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 
 HERE = Path(__file__).resolve().parent
 
@@ -558,11 +558,11 @@ def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
     claims = gather((*sorted(folder.glob("s[0-9][0-9][0-9].yaml")), *sorted(folder.glob("lab.yaml")))).claims
     if not claims:
         raise ClaimError(f"{folder}: no ledger files (s001.yaml and so on)")
-    known = {claim.seed for claim in claims}
+    known = {claim.document for claim in claims}
     for seed in seeds:
         if seed not in known:
             raise ClaimError(unknown("seed", seed, sorted(known)))
-    return [claim for claim in claims if not seeds or claim.seed in seeds]
+    return [claim for claim in claims if not seeds or claim.document in seeds]
 
 
 def claimed(name: str) -> float:

@@ -88,7 +88,7 @@ def equalities(records: Sequence[Record]) -> Equalities:
         for (workload, clock), rows in groups.items():
             place, shape = _place(workload)
             for own in (row for row in rows if row.origin == "author"):
-                for row in (row for row in rows if row.origin == "seed"):
+                for row in (row for row in rows if row.origin == "rebuilt"):
                     ratio = own.over(row)
                     known = found.setdefault(((own.variant, row.variant, clock), place), {})
                     known.setdefault(shape, []).append((record.machine, ratio))

@@ -5,7 +5,8 @@ reason is put together from figures and the claim, so no measured figure is ever
 
 A document is judged by its author's program. Where a machine has no record of that, a rewrite of the lab's stands in
 for it if some record shows both equal by the same clock (:mod:`hypatia_lab.claims.stand_ins`); any other rewrite agrees
-or differs, and refutes nobody. Intervals hold what lies between two visits to a model (:mod:`hypatia_lab.spread`).
+or differs, and refutes nobody. Intervals hold what lies between two visits to a model
+(:mod:`hypatia_lab.results.visits`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypatia_lab import intervals, results, scatter
+from hypatia_lab import intervals, results
 from hypatia_lab.claims import details, stand_ins, words
 from hypatia_lab.claims.claim import Claim
 from hypatia_lab.claims.details import Failed, NoFigure, place
@@ -25,7 +26,7 @@ from hypatia_lab.claims.quantities import QUANTITIES, Key, Quantity, both_rows, 
 from hypatia_lab.formats import number, span, told, with_unit
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
-from hypatia_lab.results import Row
+from hypatia_lab.results import Row, scatter
 
 DOUBT = 0.05
 """An A/A control less likely than this under a 5% false-difference rate is not at 5%."""
@@ -55,7 +56,7 @@ class _Machine:
 
     def rows(self, keys: Sequence[Key]) -> list[Row]:
         """The rows named by ``keys``, all from one experiment: of those that have all, the one that the book tells
-        (:func:`hypatia_lab.scatter.weight`).
+        (:func:`hypatia_lab.results.scatter.weight`).
 
         Raises :class:`NoFigure` when no experiment has them, or one of them is not ok.
         """
@@ -265,7 +266,7 @@ def _judgement(
 ) -> Judgement:
     """One judgement: ``reason`` is one sentence, ``details`` are those that stand folded beneath it."""
     low, high = claim.claimed
-    taken = ("id", "lead", "seed", "section", "claim", "unit", "sense", "band_set", "quantity", "band", "why")
+    taken = ("id", "lead", "document", "section", "claim", "unit", "sense", "band_set", "quantity", "band", "why")
     told = {"workload": ", ".join(claim.workloads), "program": claim.program, **figures}
     return Judgement(
         **{name: getattr(claim, name) for name in taken},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from hypatia_lab import places
+from hypatia_lab import paths
 from hypatia_lab.cli import execution, options
 
 
@@ -30,7 +30,7 @@ def book(report: Path | None, notebooks: Path | None, records: Path | None, outp
     from hypatia_lab.book.build import build
 
     if report is None:
-        index = build(notebooks=notebooks, records=records, output=output or places.BUILD / "html", pdf=pdf)
+        index = build(notebooks=notebooks, records=records, output=output or paths.BUILD / "html", pdf=pdf)
     elif notebooks or records:
         raise click.UsageError("a report's book is made of its own folder; leave --notebooks and --records out")
     else:

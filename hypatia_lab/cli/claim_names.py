@@ -9,7 +9,7 @@ from hypatia_lab.claims.claim import AUTHOR, QUANTITIES, Claim
 from hypatia_lab.claims.ledger import ClaimError
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.experiments.plan import CASES
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.workloads import Workload, WorkloadError, parse_shape
 
 
@@ -28,7 +28,7 @@ def ensure_named(claims: Iterable[Claim], place: str = "", *, experiment: str = 
         try:
             _ensure(claim, {*EXPERIMENTS, *filter(None, [experiment])})
         except (WorkloadError, _Unknown) as cause:
-            raise ClaimError(f"{place or claim.seed.lower() + '.yaml'}: {claim.id}: {cause}") from None
+            raise ClaimError(f"{place or claim.document.lower() + '.yaml'}: {claim.id}: {cause}") from None
 
 
 def _ensure(claim: Claim, experiments: Collection[str]) -> None:

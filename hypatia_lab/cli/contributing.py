@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hypatia_lab import places, records
+from hypatia_lab import paths, records
 from hypatia_lab.cli import options
 from hypatia_lab.cli.reading import root_of
 from hypatia_lab.cli.terminal import show, tell, wrap
@@ -25,7 +25,7 @@ from hypatia_lab.contributed.faults import NAMES, Report, shown
 @click.option(
     "--output",
     type=options.FOLDER,
-    default=places.BUILD / "contribution",
+    default=paths.BUILD / "contribution",
     help="Folder to make the contribution's folder in.  [default: _build/contribution]",
 )
 @click.option("--name", default="", help="Another name for the machine, where MACHINE is taken or tells too much.")
@@ -38,7 +38,7 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
     """
     from hypatia_lab.contributed.packing import pack
 
-    root = root_of(folder or (records.COMMITTED if places.CHECKOUT else places.BUILD / "records"))
+    root = root_of(folder or (records.COMMITTED if paths.CHECKOUT else paths.BUILD / "records"))
     click.echo(f"packing the records of {machine} in {root}, and checking them", err=True)
     found = pack(machine, root, output, name=name)
     lines = [f"{found.folder}: {sum(path.is_file() for path in found.folder.rglob('*'))} files"]

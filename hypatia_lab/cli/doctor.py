@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import failures, machine
+from hypatia_lab import machine, messages
 from hypatia_lab.book.pdf import chromium
 from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.terminal import wrap
@@ -46,7 +46,7 @@ class Tool:
                 warnings.simplefilter("ignore")
                 return self.attempt(device)
         except Exception as cause:  # whatever a broken installation may raise
-            found = f"{failures.one_line(cause)} ({self.remedy})"
+            found = f"{messages.one_line(cause)} ({self.remedy})"
         if self.key:
             loader.BROKEN[self.key] = found
         return found

@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from hypatia_lab import places
-from hypatia_lab.names import unknown
+from hypatia_lab import paths
+from hypatia_lab.messages import unknown
 
-NOTEBOOKS = places.HOME / "notebooks"
+NOTEBOOKS = paths.HOME / "notebooks"
 RUN = ("papermill", "nbclient", "ipykernel", "plotly")
 """What executes a notebook: modules of the extra run."""
 
@@ -28,7 +28,7 @@ def ours(cause: Exception) -> bool:
 def require(what: str, extra: str, *modules: str) -> None:
     """Raise :class:`click.UsageError` where ``modules`` of an ``extra`` of the package, which ``what`` needs, are not
     there."""
-    if told := places.lacking(what, extra, *modules):
+    if told := paths.lacking(what, extra, *modules):
         raise click.UsageError(told)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hypatia_lab import places, records
+from hypatia_lab import paths, records
 from hypatia_lab.cli import options
 from hypatia_lab.cli.execution import RUN, choose, require, resumable
 from hypatia_lab.cli.terminal import table, tell, wrap
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 folder_option = click.option(
     "--folder",
     type=options.FOLDER,
-    default=places.BUILD / "fleet",
+    default=paths.BUILD / "fleet",
     help="The fleet's folder, which every job must reach.  [default: _build/fleet]",
 )
 
@@ -100,7 +100,7 @@ def run(
             names = submit.slurm(layout, works, given)
             click.echo(f"submitted {_jobs(len(names))}: {' to '.join(dict.fromkeys([names[0], names[-1]]))}", err=True)
     _tell(layout.folder)
-    place = "" if layout.folder == (places.BUILD / "fleet").resolve() else f" --folder {layout.folder}"
+    place = "" if layout.folder == (paths.BUILD / "fleet").resolve() else f" --folder {layout.folder}"
     click.echo(f"next: hypatia-lab fleet status{place}; hypatia-lab fleet collect{place}", err=True)
 
 
@@ -185,7 +185,7 @@ def collect(folder: Path, into: Path | None, as_json: bool) -> None:
     from hypatia_lab.fleet.collect import collect as take
     from hypatia_lab.fleet.layout import Layout
 
-    target = (into or (records.COMMITTED if places.CHECKOUT else places.BUILD / "records")).resolve()
+    target = (into or (records.COMMITTED if paths.CHECKOUT else paths.BUILD / "records")).resolve()
     items = take(Layout(folder.resolve()), target)
     lines = wrap(f"Into {target}: {_counted(OUTCOMES, [item.outcome for item in items]) or 'nothing measured yet'}.")
     lines += [""] if items else []

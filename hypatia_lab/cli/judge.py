@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from hypatia_lab import claims as ledger
-from hypatia_lab import places, records, variants
+from hypatia_lab import paths, records, variants
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.reading import told_claims
 from hypatia_lab.cli.terminal import table, tell, wrap
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.tables import claims as claim_tables
 
 
@@ -123,13 +123,12 @@ def judge(
     named = machine and records.machine_name(machine)
     claimed = told_claims([claims_file] if claims_file else [])
     folder = (output or Path(f"{file.stem}_book")).resolve()
-    from hypatia_lab import reader_kernel
     from hypatia_lab.bench import composer
     from hypatia_lab.cli.claim_names import ensure_named
     from hypatia_lab.cli.printing import cell_lines
     from hypatia_lab.judged import gate, rehearsal
     from hypatia_lab.machine import choose_device, default_name
-    from hypatia_lab.tasks import kernelbench
+    from hypatia_lab.strangers import kernelbench, reader_kernel
 
     place = choose_device(device)
     problem = task[1] if task else None
@@ -191,13 +190,13 @@ def _write_page(folder: Path, notebook: Path, quiet: bool) -> None:
     """
     from hypatia_lab.book import build as pages
 
-    if told := places.lacking("the chapter", "run", *RUN):
+    if told := paths.lacking("the chapter", "run", *RUN):
         click.echo(f"{notebook}: {told}; what was measured is kept", err=True)
         return
     if not execution.execute(notebook, notebook.parent, {}, f"chapter {notebook.stem}"):
         click.echo(f"the chapter is in {notebook}; what was measured is kept", err=True)
         sys.exit(1)
-    if told := places.lacking("the page", "book", "jupyter_book"):
+    if told := paths.lacking("the page", "book", "jupyter_book"):
         click.echo(f"{notebook}: {told}", err=True)
         return
     say = partial(click.echo, err=quiet)

@@ -42,15 +42,15 @@ def claim_lines(rows: Sequence[Judgement], machines: Sequence[str], *, everythin
 def _place(row: Judgement) -> tuple[str, int, str]:
     """Where ``row`` stands in a list: by document and number, for a file may have another order."""
     number = re.findall(r"-(\d+)", row.id)[0]
-    return row.seed, int(number), row.id
+    return row.document, int(number), row.id
 
 
 def _verdict_counts(rows: Sequence[Judgement], machines: Sequence[str]) -> list[str]:
     """A line a document and machine: how many of its claims have which verdict there."""
     present = [verdict for verdict in VERDICTS if any(row.verdict == verdict for row in rows)]
-    seeds = list(dict.fromkeys(row.seed for row in rows))
+    seeds = list(dict.fromkeys(row.document for row in rows))
     what = "claims" if rows[0].parts else "parts of claims"
-    counts = Counter((seed, row.machine, row.verdict) for row in rows for seed in (row.seed, "all"))
+    counts = Counter((seed, row.machine, row.verdict) for row in rows for seed in (row.document, "all"))
     lines = []
     for seed in [*seeds, "all"] if len(seeds) > 1 else seeds:
         for machine in machines:
@@ -90,7 +90,7 @@ def _in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
                 lines += wrap(f"{title:<10}{text}", 14, 4)
             lines += [line for text in part.details if text != part.why for line in wrap(text, 4, 4)]
         lines += ["", *wrap(f"Why: {own[0].why}", 4, 2)]
-        lines += wrap(f"Document {own[0].seed}, section “{own[0].section}”.", 4, 2)
+        lines += wrap(f"Document {own[0].document}, section “{own[0].section}”.", 4, 2)
     return lines
 
 

@@ -15,7 +15,7 @@ from hypatia_lab import records
 from hypatia_lab import results as tidy
 from hypatia_lab.cli import options
 from hypatia_lab.cli.terminal import grouped, show, table, tell, wrap
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.records import Record
 
 _more = "Folder of more records, such as the --output of judge, beside the committed ones"
@@ -131,7 +131,7 @@ def claims(
         show(_unmeasured(report), paged)
         return
     stated = [] if as_parts else ledger.statements(parts, known)
-    rows = _kept(stated or parts, attrgetter("seed"), "document", [seed.upper() for seed in seeds])
+    rows = _kept(stated or parts, attrgetter("document"), "document", [seed.upper() for seed in seeds])
     rows, meant, whole = _named(rows, ids)
     rows = [row for row in rows if not words or row.verdict in words]
 
@@ -186,7 +186,7 @@ def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], 
         whole = whole and bool(found)
         found = found or {one for one in known if one.upper().startswith(name.upper())}
         if not found:
-            raise click.UsageError(unknown("claim", name, [*dict.fromkeys(row.seed for row in rows), *known]))
+            raise click.UsageError(unknown("claim", name, [*dict.fromkeys(row.document for row in rows), *known]))
         meant |= found
     return [row for row in rows if not asked or meant.intersection(_ids(row))], meant, whole
 

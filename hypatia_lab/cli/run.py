@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from hypatia_lab import claims as ledger
-from hypatia_lab import places, records
+from hypatia_lab import paths, records
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.terminal import grouped, show, wrap
-from hypatia_lab.fleet.steps import Step
+from hypatia_lab.fleet.progress_line import Step
 from hypatia_lab.tables import claims as claim_tables
 
 
@@ -57,7 +57,7 @@ def run(notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], **a
     chosen = execution.choose(notebooks) if notebooks or not programs else []
     if chosen:
         execution.require("a notebook", "run", *RUN)
-    asked["records"] = asked["records"] or ("" if places.CHECKOUT else str(places.BUILD / "records"))
+    asked["records"] = asked["records"] or ("" if paths.CHECKOUT else str(paths.BUILD / "records"))
     if asked["shapes"] and not chosen:
         raise click.UsageError("--shapes is for notebooks; a program file says its own")
     parameters = Parameters("measure", **asked)
@@ -70,7 +70,7 @@ def run(notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], **a
     records.ensure_writable(root)
     machine, told = parameters.machine or default_name(device), parameters.records
     given = asdict(parameters) | {"device": device, "machine": machine, "records": str(root) if told else ""}
-    folder = Path(output).resolve() if output else places.BUILD / "notebooks"
+    folder = Path(output).resolve() if output else paths.BUILD / "notebooks"
     # Pages that only read what the others measured come last.
     measuring = {experiment.notebook for experiment in composer.EXPERIMENTS.values()}
     chosen.sort(key=lambda path: (path.stem not in measuring, path.stem))
@@ -108,10 +108,10 @@ def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, give
     rows = [row for row in stated if row.id in shown and row.machine == machine and row.verdict != "not_testable"]
     lines = []
     for row in rows:
-        if row.seed == ledger.LAB:
+        if row.document == ledger.LAB:
             told = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
             lines += wrap(f"{claim_tables.word(row)}  {row.claim} ({row.id}: {told})", 2)
-    words = [row.verdict for row in rows if row.seed != ledger.LAB]
+    words = [row.verdict for row in rows if row.document != ledger.LAB]
     if counts := [
         f"{words.count(word)} {claim_tables.verdict_text(word)}" for word in ledger.VERDICTS if word in words
     ]:
@@ -140,8 +140,8 @@ def _plan(notebooks: list[Path], shapes: list[tuple[int, ...]], preset: str, dev
 
 def _programs(paths: tuple[Path, ...], preset: str, device: str) -> list[Any]:
     """The experiments of program files, each planned once: what is wrong with one is said before anything runs."""
-    from hypatia_lab import programs
     from hypatia_lab.bench import composer
+    from hypatia_lab.strangers import programs
 
     specs = [programs.experiment(path, programs.load(path)) for path in dict.fromkeys(map(Path.resolve, paths))]
     for spec in specs:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from hypatia_lab import claims, formats, results, spread
+from hypatia_lab import claims, formats, results
 from hypatia_lab.claims import Judgement
 from hypatia_lab.cli.terminal import grouped, wrap
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
-from hypatia_lab.results import Row
-from hypatia_lab.spread import Across, Expectation
+from hypatia_lab.results import Row, visits
+from hypatia_lab.results.visits import Across, Expectation
 from hypatia_lab.tables import claims as claim_tables
 
 FAR = 0.05
@@ -39,16 +39,16 @@ class SideBySide:
 
 def of(names: Sequence[str], records: Sequence[Record], parts: Sequence[Judgement]) -> SideBySide:
     """What the ``records`` of machines ``names`` say, of any kinds; ``parts`` as in :class:`SideBySide`."""
-    rows, known = list(spread.facts(results.rows(records), records).values()), spread.chips(records)
+    rows, known = list(visits.facts(results.rows(records), records).values()), visits.chips(records)
     models = {}
     for name, own in grouped(records, attrgetter("device_name")).items():
         machines = {record.machine for record in own}
         # A machine of which no record names a chip counts as one.
         named = {(record.machine, record.chip) for record in own if record.chip}
         seen = {chip for _, chip in named} | (machines - {machine for machine, _ in named})
-        found = spread.across((row for row in rows if row.machine in machines), known)
-        models[name] = len(seen), spread.expectations(found)
-    return SideBySide(names, spread.across(rows, known), len(models) == 1, models, parts)
+        found = visits.across((row for row in rows if row.machine in machines), known)
+        models[name] = len(seen), visits.expectations(found)
+    return SideBySide(names, visits.across(rows, known), len(models) == 1, models, parts)
 
 
 def json_rows(found: SideBySide) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def json_rows(found: SideBySide) -> list[dict[str, Any]]:
     for one in found.ratios:
         word, (low, high) = bounds(one, alike=found.alike)
         line: dict[str, Any] = {"kind": "ratio", "experiment": one.row.experiment}
-        line |= zip(("workload", "clock", "variant", "baseline"), spread.fact(one.row), strict=True)
+        line |= zip(("workload", "clock", "variant", "baseline"), visits.fact(one.row), strict=True)
         line["machines"] = {machine: _figures(row) for machine, row in one.rows.items()}
         out.append(line | {"chips": len(one.values), "bounds": word, "low": low, "high": high})
     for model, (_, expected) in found.models.items():
@@ -159,7 +159,7 @@ def _next_lines(found: SideBySide) -> list[str]:
     """What another chip of each model is expected to do, a text a class of ratios."""
     said = ["", "Will mine differ?"]
     for model, (seen, expected) in found.models.items():
-        said += wrap(f"{model}, chips seen: {seen}. It takes {spread.CHIPS} that ran one ratio to say.", 4, 2)
+        said += wrap(f"{model}, chips seen: {seen}. It takes {visits.CHIPS} that ran one ratio to say.", 4, 2)
         for one in expected:
             tuned = " a tuner's" * one.tuned
             far = f"{formats.number(100 * one.within)}% from the chips' mean"

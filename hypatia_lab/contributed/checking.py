@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import records, results
-from hypatia_lab.contributed import bounded, commits, forms, identity, manifest, plausible, private
+from hypatia_lab.contributed import bounded, commits, identity, manifest, manifest_schema, plausible, private
 from hypatia_lab.contributed.faults import Report, shown
 from hypatia_lab.contributed.rates import possible
 from hypatia_lab.records import Record, RecordError
@@ -97,7 +97,7 @@ def _manifest(folder: Path, here: Collection[str], names: frozenset[str], report
     except bounded.BoundError as cause:
         report.fault(manifest.NAME, "depth" if cause.name == "depth" else "manifest", str(cause))
         return None
-    if told := forms.mistake("manifest", found):
+    if told := manifest_schema.mistake("manifest", found):
         report.fault(manifest.NAME, "manifest", told)
         return None
     listed = found["records"] | found["traces"]
@@ -129,7 +129,7 @@ def _record(path: Path, names: frozenset[str], report: Report) -> Record | None:
     for number, (line, row) in enumerate(zip(lines, (found.run, *found.cells, *found.details), strict=False), 1):
         if line != written(row):
             odd.append(number)
-        if told := forms.mistake(row["kind"], row):
+        if told := manifest_schema.mistake(row["kind"], row):
             mistaken = True
             report.fault(path.name, "schema", told, number)
         _ensure_silent(row, path.name, number, names, report)

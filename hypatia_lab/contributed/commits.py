@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from hypatia_lab import places
+from hypatia_lab import paths
 
 _FORM = re.compile(r"[0-9a-f]{7,40}")
 
@@ -27,14 +27,14 @@ def wrong(commits: Iterable[str]) -> dict[str, str]:
 @cache
 def history() -> Path | None:
     """The checkout that this package lies in, where it is one with its whole history; else None."""
-    if not places.CHECKOUT:
+    if not paths.CHECKOUT:
         return None
     try:
         asked = ("rev-parse", "--show-toplevel", "--is-shallow-repository")
-        top, shallow = _git(places.HOME, asked).splitlines()
+        top, shallow = _git(paths.HOME, asked).splitlines()
     except (OSError, subprocess.CalledProcessError, ValueError):
         return None
-    return places.HOME if Path(top).resolve() == places.HOME and shallow == "false" else None
+    return paths.HOME if Path(top).resolve() == paths.HOME and shallow == "false" else None
 
 
 @cache

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import claims, formats, records, results
-from hypatia_lab.contributed import bounded, forms, manifest, private, pull_request
+from hypatia_lab.contributed import bounded, manifest, manifest_schema, private, pull_request
 from hypatia_lab.contributed.checking import check, written
 from hypatia_lab.contributed.faults import Report
 from hypatia_lab.contributed.identity import another
@@ -147,7 +147,7 @@ def _facts(facts: Mapping[str, Any], names: frozenset[str]) -> tuple[dict[str, A
         if key in ("name", "cpu"):
             value, lost = private.without(value, names)
             gone += lost
-        if forms.mistake("facts", {key: value}):
+        if manifest_schema.mistake("facts", {key: value}):
             gone.append(f"fact {key}")
         else:
             kept[key] = value

@@ -17,7 +17,7 @@ from hypatia_lab.diffraction import physics
 from hypatia_lab.diffraction.physics import Layout
 from hypatia_lab.diffraction.scene import Scene
 from hypatia_lab.machine import choose_device
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import DTYPES, Workload
 

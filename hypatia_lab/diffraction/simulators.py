@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.diffraction import anchored, physics
 from hypatia_lab.diffraction.operations import BATCH, CASES, DTYPES, layout_of
 from hypatia_lab.kernels import loader
+from hypatia_lab.kernels.compiled import compile_missing, compiled
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def eager_batch(workload: Workload, inputs: Inputs) -> Run:
 
 
 for _case in CASES:
-    _seed = partial(variant, _case, origin="seed", tags=("document",))
+    _seed = partial(variant, _case, origin="rebuilt", tags=("document",))
     _peer = partial(variant, _case, origin="peer", tags=("library",))
     _own = partial(variant, _case, origin="own", tags=("own kernel",))
     if _case == BATCH:

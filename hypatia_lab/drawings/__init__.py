@@ -11,7 +11,7 @@ from html import escape
 
 from hypatia_lab.drawings import fusion, geometry, memory, tensor_cores
 from hypatia_lab.drawings.canvas import Canvas
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 
 __all__ = ["DRAWINGS", "html", "show", "standalone", "svg"]
 

@@ -16,7 +16,7 @@ import torch.nn.functional as functional
 import hypatia_lab.operations.mlp as fused
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations.linear_relu import tensor_cores
-from hypatia_lab.operators import operator
+from hypatia_lab.operations.operators import operator
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 
 
 class Grade(IntEnum):

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypatia_lab import variants
 from hypatia_lab.experiments.plan import PRESETS, Experiment, Group, Probe, Shapes
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.workloads import DTYPES, MATH, Workload
 
 BOTH = "eager eager@again"

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypatia_lab import variants
 from hypatia_lab.clock import CLOCKS
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.probes import accuracy, caches, counters
 from hypatia_lab.workloads import Workload, operations
 

@@ -34,7 +34,7 @@ from hypatia_lab.figures.language import (
     style,
     where,
 )
-from hypatia_lab.figures.panels import Block, Cell, draw, split
+from hypatia_lab.figures.mark_rows import Block, Cell, draw, split
 from hypatia_lab.figures.plots import equivalence_band, plotted, points_trace, rule_trace
 from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Interval

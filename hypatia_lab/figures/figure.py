@@ -24,7 +24,7 @@ Key = Sequence[tuple[str, str]]
 class Figure:
     """``title``, the facts ``under`` it, a ``key``, and in words (``alt``) what is drawn.
 
-    That is ``blocks`` of :mod:`hypatia_lab.figures.panels` with their HTML (``body``), or ``plot``, plotly's figure.
+    That is ``blocks`` of :mod:`hypatia_lab.figures.mark_rows` with their HTML (``body``), or ``plot``, plotly's figure.
     """
 
     title: str

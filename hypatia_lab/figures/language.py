@@ -27,7 +27,7 @@ OLIVE, WINE = "#999933", "#AA4499"
 """Two of Paul Tol's, for named variants beyond the palette (https://personal.sron.nl/~pault/)."""
 SHAPES = {
     "author": ("cross", "x", "bowtie", "hourglass", "star-square", "star-diamond"),
-    "seed": ("square", "diamond", "square-x", "diamond-x", "square-cross", "diamond-cross"),
+    "rebuilt": ("square", "diamond", "square-x", "diamond-x", "square-cross", "diamond-cross"),
     "peer": ("circle", "circle-x", "circle-cross", "hexagon", "hexagon2", "octagon"),
     "own": (
         "triangle-up",
@@ -109,7 +109,7 @@ def style(variant: str, origin: str) -> Style:
     return Style(colour, symbol + "-open" if again else symbol, ranked)
 
 
-PLACES = {"seed": 0, "peer": 10_000, "own": 20_000, "author": 30_000}
+PLACES = {"rebuilt": 0, "peer": 10_000, "own": 20_000, "author": 30_000}
 """Where the variants of an origin begin, from left to right behind eager."""
 
 
@@ -194,7 +194,7 @@ def launch_note(rows: Sequence[Row]) -> str:
     own = [r for r in rows if r.launch_path]
     if not own:
         return ""
-    others = any(r.origin == "seed" and not r.launch_path for r in rows)
+    others = any(r.origin == "rebuilt" and not r.launch_path for r in rows)
     clocks = listing([c for c in CLOCKS if any(r.clock == c for r in own)])
     return f"rewrites{f' by {clocks}' if others else ''}: with the lab's launch path"
 

@@ -25,7 +25,7 @@ from hypatia_lab.figures.language import (
     style,
     where,
 )
-from hypatia_lab.figures.panels import Block, Cell, draw
+from hypatia_lab.figures.mark_rows import Block, Cell, draw
 from hypatia_lab.figures.plots import plotted, points_trace, rule_trace
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.results import Row

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, tables
 from hypatia_lab.figures.language import FigureError, Style, style
-from hypatia_lab.figures.panels import NOTHING, Cell
+from hypatia_lab.figures.mark_rows import NOTHING, Cell
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval, Triple
 from hypatia_lab.variants import label, load, variants

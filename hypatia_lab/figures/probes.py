@@ -19,7 +19,7 @@ from hypatia_lab import formats, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.axes import Axis, duration, extent, log_axis, time_axis
 from hypatia_lab.figures.language import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, FigureError, Style
-from hypatia_lab.figures.panels import NOTHING, Block, Cell, Segment, bars, draw
+from hypatia_lab.figures.mark_rows import NOTHING, Block, Cell, Segment, bars, draw
 from hypatia_lab.figures.plots import plotted, points_trace, tile, tiles
 from hypatia_lab.figures.probe_rows import (
     FACTORS,

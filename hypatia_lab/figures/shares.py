@@ -8,7 +8,7 @@ from typing import Any
 from hypatia_lab import formats, intervals, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.language import BLUE, GREEN, GREY, ORANGE, RED, SKY, FigureError, Style
-from hypatia_lab.figures.panels import NOTHING, Cell, Segment, bars, draw
+from hypatia_lab.figures.mark_rows import NOTHING, Cell, Segment, bars, draw
 
 AHEAD, LEVEL, BEHIND, NONE = "ahead", "level", "behind", "no own form"
 LOOKS = {

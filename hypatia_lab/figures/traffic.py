@@ -13,7 +13,7 @@ from typing import Any
 from hypatia_lab import formats, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.language import GREY, FigureError
-from hypatia_lab.figures.panels import Segment, bars, draw
+from hypatia_lab.figures.mark_rows import Segment, bars, draw
 from hypatia_lab.figures.probe_rows import WHO, Configuration, identity, lane, nothing, process_count, read
 from hypatia_lab.figures.probes import short_kernel
 from hypatia_lab.formats import absent

@@ -20,7 +20,7 @@ from hypatia_lab.figures.language import (
     FigureError,
     Style,
 )
-from hypatia_lab.figures.panels import NOTHING, Block, Cell, Segment, bars, draw
+from hypatia_lab.figures.mark_rows import NOTHING, Block, Cell, Segment, bars, draw
 from hypatia_lab.tables import claims as claim_tables
 
 LOOKS = {
@@ -49,8 +49,8 @@ def verdicts(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, Any]:
     rows = [row for row in claim_rows if row.machine in (machine, ANY)]
     if not rows:
         raise FigureError(f"verdicts: no claims judged on {machine!r}")
-    counts = Counter((row.seed, row.verdict) for row in rows)
-    whole = Counter(row.seed for row in rows)
+    counts = Counter((row.document, row.verdict) for row in rows)
+    whole = Counter(row.document for row in rows)
     found = Counter(row.verdict for row in rows)
     cells = [
         Cell(

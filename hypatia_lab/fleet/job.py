@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import records
-from hypatia_lab.fleet import steps
+from hypatia_lab.fleet import progress_line
 from hypatia_lab.fleet.layout import Asked, FleetError, Layout, Told
 
 ENDED = ("done", "twice")
@@ -136,7 +136,7 @@ class Work:
             for line in process.stderr:
                 print(line, end="", file=sys.stderr, flush=True)
                 said.append(line.rstrip())
-                if step := steps.read(line):
+                if step := progress_line.read(line):
                     seen.append(step.notebook)
                     told = replace(told, notebook=step.notebook, number=step.number, of=step.of)
                     layout.tell(self.number, told)

@@ -15,7 +15,7 @@ from typing import Any
 from hypatia_lab.fleet import overview
 from hypatia_lab.fleet.job import ENDED, OWN, Programs, Work
 from hypatia_lab.fleet.layout import Asked, FleetError, Layout, Submission
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 
 RESTARTS = 20
 """So often a job that ran out of its time is put into Slurm's queue again."""

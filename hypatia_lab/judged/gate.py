@@ -14,7 +14,7 @@ from hypatia_lab import formats, intervals
 from hypatia_lab.experiments import PROCESSES
 from hypatia_lab.experiments.plan import MOST
 from hypatia_lab.intervals import Interval
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.results import Row
 from hypatia_lab.variants import Variant
 

@@ -17,15 +17,14 @@ from typing import Any
 
 import psutil
 
-from hypatia_lab import reader_kernel
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Silent
 from hypatia_lab.judged.confine import confine
 from hypatia_lab.judged.referee import Referee
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.kernels.loader import cache_folder
 from hypatia_lab.probes.probe import Ended
-from hypatia_lab.reader_kernel import BASELINES
-from hypatia_lab.tasks import kernelbench
+from hypatia_lab.strangers import kernelbench, reader_kernel
+from hypatia_lab.strangers.reader_kernel import BASELINES
 from hypatia_lab.variants import AGAIN
 
 LARGEST = 0.8

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hypatia_lab import check, clock, failures
+from hypatia_lab import check, clock, messages
 from hypatia_lab.judged import tampering
 from hypatia_lab.judged.channel import Channel, Shelf, described
 from hypatia_lab.judged.confine import hide
@@ -36,7 +36,7 @@ class Referee:
                 found = commands[name](**command)
             except Exception as cause:
                 traceback.print_exc()
-                found = {"crashed": failures.one_line(cause)}
+                found = {"crashed": messages.one_line(cause)}
             self.channel.send(found)
 
     def start(self) -> dict[str, Any]:

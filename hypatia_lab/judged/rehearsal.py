@@ -21,7 +21,7 @@ from typing import Any
 from hypatia_lab.bench import sessions
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.judged.confine import confine
-from hypatia_lab.reader_kernel import BASELINES, NAME, Own, OwnError, amounts, ensure_fitting, load
+from hypatia_lab.strangers.reader_kernel import BASELINES, NAME, Own, OwnError, amounts, ensure_fitting, load
 from hypatia_lab.variants import ORIGINS, registered, variant, variants
 from hypatia_lab.workloads import DTYPES, Operation, operations, register
 
@@ -49,7 +49,7 @@ def rehearse(
     """Run the file ``path`` in a fresh process and register here what it declares, which is returned.
 
     ``shapes`` and ``dtypes`` are to be measured instead of the file's own, unless they are empty. With ``problem``, the
-    file is a candidate for that one (:mod:`hypatia_lab.tasks.kernelbench`), which alone says what is declared.
+    file is a candidate for that one (:mod:`hypatia_lab.strangers.kernelbench`), which alone says what is declared.
     ``log`` gets what the process printed; ``silence_s`` is the longest (s) that it may say nothing.
 
     Raises :class:`OwnError` with the reason when the file is refused there, kills the process or has it hang, for a
@@ -123,7 +123,7 @@ def main() -> None:
     path = Path(plan["path"])
     try:
         if plan["problem"]:
-            from hypatia_lab.tasks import kernelbench
+            from hypatia_lab.strangers import kernelbench
 
             own = kernelbench.load(path, Path(plan["problem"]), candidate=False)
             emit("declared", operation=describe(path, own))

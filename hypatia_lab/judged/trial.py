@@ -11,12 +11,12 @@ from typing import Any
 
 from hypatia_lab import check, clock, machine
 from hypatia_lab.bench.cells import Pace
-from hypatia_lab.judged import evidence, replies
+from hypatia_lab.judged import evidence, worker_replies
 from hypatia_lab.judged.channel import Shelf
 from hypatia_lab.judged.processes import REFEREE, Processes, judged
 from hypatia_lab.judged.worker import AGAIN, FRESH, IN_PLACE, LEFT, TIMED, WRITTEN, key
 from hypatia_lab.probes.probe import Ended
-from hypatia_lab.reader_kernel import BASELINES
+from hypatia_lab.strangers.reader_kernel import BASELINES
 
 LOADED = "while the file was loaded"
 BEFORE, AFTER = 0, 1
@@ -120,7 +120,9 @@ class Trial:
 
     def _said(self, case: Case, found: dict[str, Any], when: str) -> dict[str, Any]:
         """Take up what a process says of itself."""
-        told = evidence.tampering(replies.names(found.get("replaced")), replies.names(found.get("changed")), when)
+        told = evidence.tampering(
+            worker_replies.names(found.get("replaced")), worker_replies.names(found.get("changed")), when
+        )
         if told and (case.judged or (when == LOADED and self.processes.plan["source"]["kind"] == "own")):
             case.fail("cheated", told)
         elif "crashed" in found:
@@ -138,9 +140,9 @@ class Trial:
 
     def _judge(self, case: Case, place: str, looks: Any) -> check.Check:
         """What the referee says of the output that ``case`` has left at ``place``."""
-        if not replies.output(looks):
+        if not worker_replies.output(looks):
             return check.Check("wrong type: something else than a tensor")
-        case.aliased |= set(replies.names(looks.get("aliased")))
+        case.aliased |= set(worker_replies.names(looks.get("aliased")))
         for look in looks["looks"]:
             if look["tensor"] and not look["plain"]:
                 return check.Check(f"wrong type: {look['type']}, which may compute when read, instead of a tensor")
@@ -295,7 +297,7 @@ class Trial:
         if case.status != "ok":
             return
         new, sample, again = (found.get(name) for name in ("new_s", "sample_s", "again_s"))
-        if not (replies.positive(new) and replies.positive(sample) and replies.positive(again)):
+        if not (worker_replies.positive(new) and worker_replies.positive(sample) and worker_replies.positive(again)):
             raise Ended("cheated", "its process spoke out of turn: it told no times")
         seen.new_s.append(new)
         seen.again_s.append(again)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypatia_lab import check, clock, failures, variants
+from hypatia_lab import check, clock, messages, variants
 from hypatia_lab.judged import tampering
 from hypatia_lab.judged.channel import Channel, Shelf
 from hypatia_lab.kernels.loader import driver
@@ -86,7 +86,7 @@ class Worker:
                 found = {"untimed": str(cause)}
             except Exception as cause:
                 traceback.print_exc()
-                found = {"crashed": failures.one_line(cause)}
+                found = {"crashed": messages.one_line(cause)}
                 clock.synchronize(self.device)  # a device left in error ends this process here
             # To look at every function takes longer than a sample; what a visit leaves behind is there after it, too.
             self.channel.send(found | (self._tampered() if name in ("start", "build", "call") else {}))

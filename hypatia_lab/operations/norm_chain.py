@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.compiled import compile_missing
+from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations.conv_block import normalised
-from hypatia_lab.operations.forms import LAST, Form, Peers, by_part, channels_last, factory, register_peers
+from hypatia_lab.operations.torch_forms import LAST, Form, Peers, by_part, channels_last, factory, register_peers
 from hypatia_lab.variants import anywhere
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hypatia_lab.compiled import compile_missing, compiled
+from hypatia_lab.kernels.compiled import compile_missing, compiled
 from hypatia_lab.operations import mlp
 from hypatia_lab.operations.conv_block import OPERATIONS, PARAMETERS, torch_form
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
-    from hypatia_lab.operations.forms import Form
+    from hypatia_lab.operations.torch_forms import Form
     from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.operations import forms
+from hypatia_lab.operations import torch_forms
 from hypatia_lab.operations.conv_block import ACCURACY, ELEMENT_FLOPS, ROUNDINGS, compiles_to_graphs, normalised
 from hypatia_lab.operations.conv_block.points import CAST_ROUNDINGS, compiled_missing, plain_missing
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
@@ -209,7 +209,7 @@ def _backward_faults(inputs: Inputs, form: Form) -> dict[str, dict[str, torch.Te
         "gradient missing (zeros)": tuple(map(torch.zeros_like, right)),
         "mean over the batch for its sum": tuple(part / len(inputs["x"]) for part in right),
     }
-    return forms.by_part(answers, GRADIENTS)
+    return torch_forms.by_part(answers, GRADIENTS)
 
 
 # ---------------------------------------------------------------- the operations
@@ -229,7 +229,7 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
     if workload.backward:
         drawn["grad"] = normal(batch, channels, height, width)
     own = torch.float32 if workload.operation == "unet_autocast" else getattr(torch, workload.dtype)
-    return forms.channels_last({name: tensor.to(own) for name, tensor in drawn.items()})
+    return torch_forms.channels_last({name: tensor.to(own) for name, tensor in drawn.items()})
 
 
 def _pixels(height: int, width: int) -> dict[str, int]:
@@ -310,14 +310,14 @@ for _operation, _form in FORMS.items():
 TENSORS = ("x", *PARAMETERS)
 
 
-def torch_form(workload: Workload, groups: int | None = None) -> forms.Form:
+def torch_form(workload: Workload, groups: int | None = None) -> torch_forms.Form:
     """The U-Net of ``workload`` as a function of x and the parameters, under autocast where that is the operation."""
     count = FORMS[workload.operation].groups if groups is None else groups
 
     def form(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
         return unet(x, list(parameters), count)
 
-    return forms.under_autocast(workload, form)
+    return torch_forms.under_autocast(workload, form)
 
 
 def script(workload: Workload, inputs: Inputs) -> Run:
@@ -326,7 +326,7 @@ def script(workload: Workload, inputs: Inputs) -> Run:
         warnings.simplefilter("ignore", DeprecationWarning)  # said in the line above
         scripted = torch.jit.script(unet)
     count = FORMS[workload.operation].groups
-    return forms.bind(lambda x, *parameters: scripted(x, list(parameters), count), inputs, TENSORS)
+    return torch_forms.bind(lambda x, *parameters: scripted(x, list(parameters), count), inputs, TENSORS)
 
 
 def _compiles_to_graphs(workload: Workload, device: str) -> str:
@@ -336,29 +336,37 @@ def _compiles_to_graphs(workload: Workload, device: str) -> str:
 EACH_CHANNEL = partial(torch_form, groups=EACH)
 """Instance normalisation as group normalisation with one channel a group: the same function, another kernel."""
 
-PEERS: forms.Peers = {
-    "eager": (forms.factory(torch_form, TENSORS), plain_missing, DIRECTIONS),
+PEERS: torch_forms.Peers = {
+    "eager": (torch_forms.factory(torch_form, TENSORS), plain_missing, DIRECTIONS),
     "eager_channels_last": (
-        forms.factory(torch_form, TENSORS, forms.LAST),
+        torch_forms.factory(torch_form, TENSORS, torch_forms.LAST),
         plain_missing,
         DIRECTIONS,
     ),  # instance_norm copies back
-    "group_norm": (forms.factory(EACH_CHANNEL, TENSORS), plain_missing, DIRECTIONS),
+    "group_norm": (torch_forms.factory(EACH_CHANNEL, TENSORS), plain_missing, DIRECTIONS),
     "group_norm_channels_last": (
-        forms.factory(EACH_CHANNEL, TENSORS, forms.LAST),
+        torch_forms.factory(EACH_CHANNEL, TENSORS, torch_forms.LAST),
         plain_missing,
         DIRECTIONS,
     ),  # which it keeps so
     "script": (script, plain_missing, DIRECTIONS),
-    "compile": (forms.factory(torch_form, TENSORS, mode="default"), compiled_missing, DIRECTIONS),
-    "compile_channels_last": (forms.factory(torch_form, TENSORS, forms.LAST, "default"), compiled_missing, DIRECTIONS),
+    "compile": (torch_forms.factory(torch_form, TENSORS, mode="default"), compiled_missing, DIRECTIONS),
+    "compile_channels_last": (
+        torch_forms.factory(torch_form, TENSORS, torch_forms.LAST, "default"),
+        compiled_missing,
+        DIRECTIONS,
+    ),
     "compile_reduce_overhead": (
-        forms.factory(torch_form, TENSORS, mode="reduce-overhead"),
+        torch_forms.factory(torch_form, TENSORS, mode="reduce-overhead"),
         _compiles_to_graphs,
         ("forward",),
     ),
     # S000's points together; TorchScript is left out, for torch.compile does not take scripted functions.
-    "compile_together": (forms.factory(EACH_CHANNEL, TENSORS, forms.LAST, "default"), compiled_missing, DIRECTIONS),
+    "compile_together": (
+        torch_forms.factory(EACH_CHANNEL, TENSORS, torch_forms.LAST, "default"),
+        compiled_missing,
+        DIRECTIONS,
+    ),
 }
 
 MEANINGLESS = {
@@ -370,4 +378,4 @@ MEANINGLESS = {
 own."""
 
 for _operation, _without in MEANINGLESS.items():
-    forms.register_peers(_operation, {name: peer for name, peer in PEERS.items() if name not in _without})
+    torch_forms.register_peers(_operation, {name: peer for name, peer in PEERS.items() if name not in _without})

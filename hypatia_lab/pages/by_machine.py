@@ -21,37 +21,37 @@ from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.tables import claims as claim_tables
 
 
-def ordered(lab: Evidence) -> list[str]:
+def ordered(data: Evidence) -> list[str]:
     """The machines of a page as :attr:`Evidence.machines` has them, but for the one that was measured now.
 
     That one comes second: a page opens on the machine that decides most.
     """
-    others = [name for name in lab.machines if name != lab.here]
-    own = [name for name in lab.machines if name == lab.here]
+    others = [name for name in data.machines if name != data.here]
+    own = [name for name in data.machines if name == data.here]
     return [*others[:1], *own, *others[1:]]
 
 
-def device(lab: Evidence, machine: str) -> str:
+def device(data: Evidence, machine: str) -> str:
     """What ``machine`` is called by its records: ``NVIDIA H200``."""
-    return lab.of(machine)[0].run["facts"]["name"]
+    return data.of(machine)[0].run["facts"]["name"]
 
 
-def called(lab: Evidence) -> dict[str, str]:
+def called(data: Evidence) -> dict[str, str]:
     """Each machine of a page, in order → its short name: ``H200``, ``2 CPU cores``.
 
     The machine's own name stands behind it where several share the short one, and on the reader's own ``yours``.
     """
     found = {}
-    for name in ordered(lab):
-        run = lab.of(name)[0].run
+    for name in ordered(data):
+        run = data.of(name)[0].run
         model = re.sub(r"^NVIDIA | \d+ ?GB.*$", "", run["facts"]["name"])
         found[name] = {"cuda": model, "cpu": f"{run['facts'].get('cores', '?')} CPU cores"}[run["device"]]
     short = Counter(found.values())
     found = {name: text if short[text] == 1 else f"{text} {name}" for name, text in found.items()}
-    return {name: f"{text} (yours)" if name == lab.here else text for name, text in found.items()}
+    return {name: f"{text} (yours)" if name == data.here else text for name, text in found.items()}
 
 
-def tabs(lab: Evidence, machines: Container[str] | None = None, *, quiet: bool = False) -> Iterator[str]:
+def tabs(data: Evidence, machines: Container[str] | None = None, *, quiet: bool = False) -> Iterator[str]:
     """Each of ``machines`` (left out: all of ``lab``) in turn; what the loop's body displays stands in its tab.
 
     A bar has a tab for every machine of ``lab``, so that all bars of a page are alike; a machine for which nothing is
@@ -62,12 +62,12 @@ def tabs(lab: Evidence, machines: Container[str] | None = None, *, quiet: bool =
     from IPython.core.getipython import get_ipython
     from IPython.utils.capture import capture_output
 
-    names = ordered(lab)
+    names = ordered(data)
     wanted = [name for name in names if machines is None or name in machines]
     if len(names) == 1:
         yield from wanted
         return
-    titles = called(lab)
+    titles = called(data)
     if get_ipython() is None:  # outside of a notebook all that is displayed is text, one machine after the other
         for name in wanted:
             _mark("", f"{titles[name]} ({name})")
@@ -135,7 +135,7 @@ def bar(titles: dict[str, str]) -> str:
     return "\n".join([head, f"<style>{''.join(style)}</style>", *labels, "</form>"])
 
 
-def show_claims(lab: Evidence, chosen: str | Sequence[claims.Claim]) -> None:
+def show_claims(data: Evidence, chosen: str | Sequence[claims.Claim]) -> None:
     """What the records say of the claims that a page shows, by machine: those of the ledger whose ``page`` it is.
 
     Or of the statements that the claims ``chosen`` are parts of, such as a reader's own.
@@ -144,15 +144,15 @@ def show_claims(lab: Evidence, chosen: str | Sequence[claims.Claim]) -> None:
     picked = [claim for claim in known if chosen in claim.pages] if isinstance(chosen, str) else chosen
     leads, known = {claim.lead for claim in picked}, {claim.id: claim for claim in (*known, *picked)}
     parts = [claim for claim in known.values() if claim.lead in leads]
-    stated = claims.statements(claims.judge(lab.records, parts), parts)
-    for name in tabs(lab):
+    stated = claims.statements(claims.judge(data.records, parts), parts)
+    for name in tabs(data):
         claim_tables.show_claims(stated, name)
 
 
-def show_cells(lab: Evidence, experiments: Sequence[str] | Callable[[str], Sequence[str]]) -> None:
+def show_cells(data: Evidence, experiments: Sequence[str] | Callable[[str], Sequence[str]]) -> None:
     """Every cell of ``experiments``, or of those that they are for a machine, folded away, to be filtered."""
-    for name in tabs(lab):
+    for name in tabs(data):
         wanted = experiments(name) if callable(experiments) else experiments
-        if rows := lab.select(machine=name, experiment=tuple(wanted)):
+        if rows := data.select(machine=name, experiment=tuple(wanted)):
             table = tables.results_table(rows).drop(columns="machine")
             tables.show(table, filterable=True, summary="Every cell")

@@ -11,14 +11,14 @@ from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.tables import claims as claim_tables
 
 
-def judged(lab: Evidence, machine: str, ids: Sequence[str]) -> list[Judgement]:
+def judged(data: Evidence, machine: str, ids: Sequence[str]) -> list[Judgement]:
     """The ledger's judgement on the claims, or parts of claims, ``ids`` on ``machine``.
 
     Raises ``ValueError`` naming one that is in no ledger.
     """
-    if lost := [name for name in ids if name not in lab.judged]:
+    if lost := [name for name in ids if name not in data.judged]:
         raise ValueError(f"no claim {', '.join(lost)} in the ledger")
-    own = [lab.judged[name] for name in ids]
+    own = [data.judged[name] for name in ids]
     return [found.get(machine) or found[ANY] for found in own if machine in found or ANY in found]
 
 
@@ -37,12 +37,12 @@ def cards(rows: Sequence[Judgement]) -> str:
     return f'<div class="lab-cards">{"".join(out)}</div>'
 
 
-def show(lab: Evidence, *ids: str, machines: Sequence[str] | None = None) -> None:
+def show(data: Evidence, *ids: str, machines: Sequence[str] | None = None) -> None:
     """Display a card for each of ``ids``, claims or parts of claims, by machine; none for what it cannot test."""
     from IPython.display import display
 
-    for name in by_machine.tabs(lab, machines):
-        if rows := [row for row in judged(lab, name, ids) if row.verdict != "not_testable"]:
+    for name in by_machine.tabs(data, machines):
+        if rows := [row for row in judged(data, name, ids) if row.verdict != "not_testable"]:
             told = [
                 f"{row.claim} {claim_tables.word(row)}: asked {claim_tables.asked(row)}, "
                 f"measured {claim_tables.judged(row)}. {row.reason}"

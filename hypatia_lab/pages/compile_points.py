@@ -17,7 +17,7 @@ from hypatia_lab.figures.break_even import NEVER, Curve
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import probed, waited
+from hypatia_lab.pages.readings import probed, waited
 from hypatia_lab.results import Row
 
 FORWARD, STEP = "forward", "forward_backward"

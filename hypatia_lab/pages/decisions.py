@@ -12,7 +12,7 @@ from hypatia_lab.experiments import units
 from hypatia_lab.figures.axes import ratio_axis
 from hypatia_lab.figures.ceilings import Point
 from hypatia_lab.figures.language import BLUE, SHAPES, Style, ordered
-from hypatia_lab.figures.panels import Block, Cell, draw
+from hypatia_lab.figures.mark_rows import Block, Cell, draw
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.numbers import ratio
@@ -68,31 +68,31 @@ def named(row: Row) -> str:
     return f"{text} {formats.direction(row.direction)}".removesuffix(" forward")
 
 
-def launched(lab: Evidence, machine: str) -> list[tuple[Point, intervals.Interval]]:
+def launched(data: Evidence, machine: str) -> list[tuple[Point, intervals.Interval]]:
     """Eager calls by the wall clock over the same calls replayed as a graph, over the µs of the latter; GPU only."""
     found = []
-    for experiment in EAGER if lab.primary(machine) == "graph" else ():
-        walls = {row.workload: row for row in lab.timed(machine, experiment=experiment, variant="eager", clock="wall")}
-        for row in lab.timed(machine, experiment=experiment, variant="eager", clock="graph"):
+    for experiment in EAGER if data.primary(machine) == "graph" else ():
+        walls = {row.workload: row for row in data.timed(machine, experiment=experiment, variant="eager", clock="wall")}
+        for row in data.timed(machine, experiment=experiment, variant="eager", clock="graph"):
             if row.workload in walls and (factor := walls[row.workload].over(row)).n:
                 found.append((Point(row.operation, row.origin, named(row), row.median_us, factor.triple), factor))
     return found
 
 
-def balance(lab: Evidence, machine: str) -> dict[str, float]:
+def balance(data: Evidence, machine: str) -> dict[str, float]:
     """dtype/math → FLOP per byte at which the best measured rates of both take equally long, warm."""
-    best, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
+    best, clock = results.ceilings(data.of(machine)), data.primary(machine)
     bandwidth = best.get(("copy", "", clock))
     rates = {precision: best.get(("matmul", precision, clock)) for precision in PRECISIONS}
     return {precision: rate / bandwidth for precision, rate in rates.items() if rate and bandwidth}
 
 
-def fused(lab: Evidence, machine: str) -> list[tuple[Point, Row]]:
+def fused(data: Evidence, machine: str) -> list[tuple[Point, Row]]:
     """Gain over eager of the quickest form in fewer kernels, over FLOP per byte in units of the machine's balance."""
     variants.load()
-    found, turn = {}, balance(lab, machine)
+    found, turn = {}, balance(data, machine)
     for experiment in FUSED:
-        forms = [row for row in lab.timed(machine, experiment=experiment) if _fuses(row)]
+        forms = [row for row in data.timed(machine, experiment=experiment) if _fuses(row)]
         for workload in dict.fromkeys(row.workload for row in forms if row.workload not in found):
             row = quickest(row for row in forms if row.workload == workload)
             assert row is not None
@@ -105,7 +105,7 @@ def fused(lab: Evidence, machine: str) -> list[tuple[Point, Row]]:
     return list(found.values())
 
 
-def contests(lab: Evidence, machine: str, experiments: Sequence[str] = CONTESTS) -> list[Row]:
+def contests(data: Evidence, machine: str, experiments: Sequence[str] = CONTESTS) -> list[Row]:
     """The quickest kernel of our own where the library or the compiler was timed too: a row a workload.
 
     Its ratio is the time of its best peer over its own, its ``baseline`` that peer.
@@ -113,7 +113,7 @@ def contests(lab: Evidence, machine: str, experiments: Sequence[str] = CONTESTS)
     variants.load()
     found: dict[str, Row] = {}
     for experiment in experiments:
-        rows = lab.timed(machine, experiment=experiment, operation=OPERATIONS)
+        rows = data.timed(machine, experiment=experiment, operation=OPERATIONS)
         rows = [row for row in rows if row.shape in SWEPT.get(experiment, (row.shape,))]
         for workload in dict.fromkeys(row.workload for row in rows if row.workload not in found):
             here = [row for row in rows if row.workload == workload]
@@ -126,19 +126,19 @@ def contests(lab: Evidence, machine: str, experiments: Sequence[str] = CONTESTS)
     return list(found.values())
 
 
-def errors(lab: Evidence, row: Row) -> float:
+def errors(data: Evidence, row: Row) -> float:
     """The error of ``row`` over eager's at its workload; NaN where eager's is not known."""
-    eager = lab.select(machine=row.machine, experiment=row.experiment, workload=row.workload, variant="eager")
+    eager = data.select(machine=row.machine, experiment=row.experiment, workload=row.workload, variant="eager")
     return row.error / next((one.error for one in eager if one.error), float("nan"))
 
 
-def standing(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def standing(data: Evidence, machine: str) -> list[dict[str, str]]:
     """How often the quickest own kernel is ahead of its best peer: a line a kind of contest.
 
     Products of split numbers, which are another arithmetic than their peer's, and shapes that nobody tuned for apart.
     """
-    tuned = contests(lab, machine)
-    drawn = [rows for rows in (contests(lab, machine, [name]) for name in UNTUNED) if rows][:1]
+    tuned = contests(data, machine)
+    drawn = [rows for rows in (contests(data, machine, [name]) for name in UNTUNED) if rows][:1]
     kinds = {
         "tuned, same arithmetic": [row for row in tuned if not splits(row)],
         "tuned, split products": [row for row in tuned if splits(row)],
@@ -147,7 +147,7 @@ def standing(lab: Evidence, machine: str) -> list[dict[str, str]]:
     }
     lines = []
     for kind, rows in kinds.items():
-        times = sorted(one for one in (errors(lab, row) for row in rows) if not absent(one))
+        times = sorted(one for one in (errors(data, row) for row in rows) if not absent(one))
         off = [statistics.median(times), times[-1]] if times else [float("nan")] * 2
         middle, most = (f"{formats.number(value)}×".replace(f"{formats.MISSING}×", formats.MISSING) for value in off)
         words = [row.reading for row in rows]
@@ -166,9 +166,9 @@ SIDES = {
 """Parts of the scale of operations per byte over the machine's balance."""
 
 
-def side_lines(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def side_lines(data: Evidence, machine: str) -> list[dict[str, str]]:
     """Gains of fusing on each of :data:`SIDES`: how many cases, the least, the middle and the largest."""
-    clear = [(point.along, row.speed.value) for point, row in fused(lab, machine) if not row.speed.doubt]
+    clear = [(point.along, row.speed.value) for point, row in fused(data, machine) if not row.speed.doubt]
     lines = []
     for side, (low, high) in SIDES.items():
         if own := sorted(gain for along, gain in clear if low <= along < high):
@@ -179,7 +179,7 @@ def side_lines(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return lines
 
 
-def opponents(lab: Evidence, rows: Sequence[Row]) -> Any:
+def opponents(data: Evidence, rows: Sequence[Row]) -> Any:
     """Rows of :func:`contests` of one direction as a figure and its table: speed against the best peer, named there."""
     rows = ordered(rows)
     blocks: dict[str, list[Cell]] = {}
@@ -198,15 +198,15 @@ def opponents(lab: Evidence, rows: Sequence[Row]) -> Any:
     parts = [Block(operation, own, band=True, **more) for operation, own in blocks.items()]
     table = tables.results_table(rows)
     table.insert(4, "best peer", [row.baseline for row in rows])
-    table["error over eager's"] = [f"{formats.number(errors(lab, row))}×" for row in rows]
+    table["error over eager's"] = [f"{formats.number(errors(data, row))}×" for row in rows]
     return draw(parts, title, under, table, ["workload", "variant", "best peer", "ratio"]), table
 
 
-def busy(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def busy(data: Evidence, machine: str) -> list[dict[str, str]]:
     """Each counted kernel as a line of a table: its workload, its time, and its share of each unit of the GPU."""
     found: dict[tuple[str, ...], dict[str, float]] = {}
     topics = {topic: unit for unit, topic in units.TOPICS.items()} | {"kernel_time": "us"}
-    for line in lab.details(machine=machine, experiment=COUNTED, case=units.CASE, status="ok"):
+    for line in data.details(machine=machine, experiment=COUNTED, case=units.CASE, status="ok"):
         if line["topic"] in topics:
             shape, direction = "x".join(map(str, line["shape"])), line.get("direction", "forward")
             work = "/".join([line["operation"], shape, line["dtype"], line["math"], direction])

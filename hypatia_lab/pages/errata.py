@@ -14,7 +14,7 @@ from hypatia_lab.tables.claims import claimed_text, quantity_text
 
 def _known() -> list[Claim]:
     """The documents' claims, in the order of the ledger."""
-    return [claim for claim in claims.ledger() if claim.seed != claims.LAB]
+    return [claim for claim in claims.ledger() if claim.document != claims.LAB]
 
 
 def wrong() -> list[Claim]:
@@ -28,11 +28,11 @@ def counts() -> list[dict[str, str]]:
     """
     found, both = _known(), pairs()
     lines = []
-    for name in [*dict.fromkeys(claim.seed for claim in found), "all"]:
-        own = [claim for claim in found if name in (claim.seed, "all")]
+    for name in [*dict.fromkeys(claim.document for claim in found), "all"]:
+        own = [claim for claim in found if name in (claim.document, "all")]
         bad = [claim for claim in own if not claim.adds_up]
-        apart = [pair for pair in both if name in (pair[0].seed, pair[1].seed, "all")]
-        within = [pair for pair in apart if pair[0].seed == pair[1].seed]
+        apart = [pair for pair in both if name in (pair[0].document, pair[1].document, "all")]
+        within = [pair for pair in apart if pair[0].document == pair[1].document]
         lines.append(
             {
                 "document": name,
@@ -50,11 +50,11 @@ def counts() -> list[dict[str, str]]:
 def corrections() -> list[dict[str, str]]:
     """What a document says and what its own figures give: a line a part that fails, in each the farthest off first."""
     lines = []
-    for claim in sorted(wrong(), key=lambda claim: (claim.seed, -_distance(claim))):
+    for claim in sorted(wrong(), key=lambda claim: (claim.document, -_distance(claim))):
         lines.append(
             {
                 "id": claim.id,
-                "document": claim.seed,
+                "document": claim.document,
                 "it says": claim.claim,
                 "claimed": claimed_text(claim.claimed, claim.unit),
                 "its own figures give": quantity_text(_given(claim), claim.unit),

@@ -10,10 +10,10 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import records, results, spread
+from hypatia_lab import records, results
 from hypatia_lab.claims import Judgement
-from hypatia_lab.names import unknown
-from hypatia_lab.results import Row
+from hypatia_lab.messages import unknown
+from hypatia_lab.results import Row, visits
 
 MODES = ("recorded", "measure")
 PRESETS = ("quick", "seed", "full")
@@ -96,7 +96,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The records behind a page, their tidy rows as the book tells them (:func:`spread.told`), and details.
+    """The records behind a page, their tidy rows as the book tells them (:func:`visits.told`), and details.
 
     ``here`` names the machine measured now, if any; ``experiments`` are those that the page is about, none: all.
     """
@@ -182,7 +182,7 @@ class Evidence:
         """Those of :attr:`stated` that are on the documents' claims, without the lab's own findings and goals."""
         from hypatia_lab import claims
 
-        return [row for row in self.stated if row.seed != claims.LAB]
+        return [row for row in self.stated if row.document != claims.LAB]
 
     @functools.cached_property
     def verdicts(self) -> dict[str, dict[str, str]]:
@@ -237,5 +237,5 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), beside: Se
     if not found:
         raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
     found.sort(key=lambda record: record.run["device"] != "cuda")  # GPUs first, on every page
-    told = spread.told(results.rows(found), found)
+    told = visits.told(results.rows(found), found)
     return Evidence(found, told, here, (*experiments, *beside) if experiments else ())

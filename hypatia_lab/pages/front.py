@@ -10,7 +10,7 @@ from hypatia_lab import claims
 from hypatia_lab.drawings.bars import Bar, bars
 from hypatia_lab.drawings.canvas import Canvas
 from hypatia_lab.formats import MISSING
-from hypatia_lab.pages import cards, phrases
+from hypatia_lab.pages import cards, readings
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.numbers import Number, ratio, time
 from hypatia_lab.tables import Html, frame, html_column
@@ -30,18 +30,18 @@ def _bars(machine: str, name: str, title: str, lanes: Sequence[Lane], mark: Any 
     return bars(f"{name}-{machine}", title, drawn, mark=mark) if len(drawn) > 1 else None
 
 
-def one_thread(lab: Evidence, machine: str) -> Canvas | None:
+def one_thread(data: Evidence, machine: str) -> Canvas | None:
     """How many times the library's time the naive kernel takes, by size."""
     wanted = {"experiment": "naive_vs_cublas", "variant": "naive", "dtype": "float32", "math": "ieee"}
-    lanes = [(row.at, ratio(row.speed.inverse()), True) for row in lab.timed(machine, **wanted)]
+    lanes = [(row.at, ratio(row.speed.inverse()), True) for row in data.timed(machine, **wanted)]
     mark = (claims.claimed("S001-01"), f"S001 claims {claims.claimed('S001-01'):g}×")
     title = "One thread per output: its time over the library's, by rows × inputs × outputs"
     return _bars(machine, "one-thread", title, lanes, mark)
 
 
-def one_kernel(lab: Evidence, machine: str) -> Canvas | None:
+def one_kernel(data: Evidence, machine: str) -> Canvas | None:
     """Three layers of 64 by eager PyTorch, by the quickest other peer, and by the quickest kernel of our own."""
-    rows = lab.timed(machine, experiment="fused_mlp", operation="mlp3", shape="65536x64")
+    rows = data.timed(machine, experiment="fused_mlp", operation="mlp3", shape="65536x64")
     rows.sort(key=lambda row: row.median_us)
     kinds = {
         "eager PyTorch": [row for row in rows if row.variant == "eager"],
@@ -52,15 +52,15 @@ def one_kernel(lab: Evidence, machine: str) -> Canvas | None:
     return _bars(machine, "one-kernel", "Time of three layers of width 64, in bfloat16", lanes)
 
 
-def against_c(lab: Evidence, machine: str) -> Canvas | None:
+def against_c(data: Evidence, machine: str) -> Canvas | None:
     """One image by C called in this process, by S003's simulator in PyTorch, warm, and by S003's whole C program."""
     timed = {"machine": machine, "shape": "1024x1024", "experiment": "author_nanobragg", "clock": "wall"}
-    c, warm = (lab.select(**timed, variant=name) for name in ("c_openmp", "author_torch"))
+    c, warm = (data.select(**timed, variant=name) for name in ("c_openmp", "author_torch"))
     wanted = {"experiment": "author_nanobragg", "case": "benchmark_detailed", "variant": "author_c"}
-    program = [way for way in phrases.probed(lab, machine, "program", **wanted) if way.shape == "1024×1024"]
-    facts = lab.of(machine)[0].run["facts"]
+    program = [way for way in readings.probed(data, machine, "program", **wanted) if way.shape == "1024×1024"]
+    facts = data.of(machine)[0].run["facts"]
     cores = f"{facts.get('cores', 'all')} CPU cores"
-    place = {"graph": "the GPU", "hot": "the same cores"}[lab.primary(machine)]
+    place = {"graph": "the GPU", "hot": "the same cores"}[data.primary(machine)]
     lanes: list[Lane] = [
         (f"the lab's C, called in process, {cores}", time(row.time), True) for row in c[:1] if row.timed
     ]
@@ -84,15 +84,15 @@ LEADS = (
 )
 
 
-def show(lab: Evidence, machine: str) -> None:
+def show(data: Evidence, machine: str) -> None:
     """Display the leads that have a picture on ``machine`` in a notebook, picture beside finding."""
     from IPython.display import display
 
     form, text = [], []
     for lead in LEADS:
-        if (picture := lead.draw(lab, machine)) is None:
+        if (picture := lead.draw(data, machine)) is None:
             continue
-        for row in cards.judged(lab, machine, [lead.id]):
+        for row in cards.judged(data, machine, [lead.id]):
             drawn = f'<p class="lab-word">{html.escape(picture.title)}</p>{picture.svg()}'
             figures = f"asked {claim_tables.asked(row)} | measured {claim_tables.judged(row)}"
             head = f'<h3><a href="{lead.page}.html">{html.escape(row.claim)}</a></h3>'
@@ -123,9 +123,9 @@ DOCUMENTS = {
 """Document → where it is from and what it is about."""
 
 
-def documents(lab: Evidence, machine: str) -> Any:
+def documents(data: Evidence, machine: str) -> Any:
     """A line a document (pandas): where it is from, a claim that it rests on, claimed, measured, and the verdict."""
-    own = {seed: cards.judged(lab, machine, [one.claim])[0] for seed, one in DOCUMENTS.items()}
+    own = {seed: cards.judged(data, machine, [one.claim])[0] for seed, one in DOCUMENTS.items()}
     table = frame(
         [
             {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypatia_lab import intervals
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import fastest
+from hypatia_lab.pages.readings import fastest
 from hypatia_lab.results import Row
 from hypatia_lab.variants import names
 
@@ -50,12 +50,12 @@ class Rung:
         return self.library.over(self.row)
 
 
-def climbs(lab: Evidence, machine: str, dtype: str) -> dict[str, list[Rung]]:
+def climbs(data: Evidence, machine: str, dtype: str) -> dict[str, list[Rung]]:
     """Shape, largest first → the steps in ``dtype``, easiest first, then the Triton kernel and the library at its best.
 
     A shape without the library, or with a single step, is left out.
     """
-    rows = lab.timed(machine, experiment="gemm_ladder", operation="linear_relu", dtype=dtype, status="ok")
+    rows = data.timed(machine, experiment="gemm_ladder", operation="linear_relu", dtype=dtype, status="ok")
     found: dict[str, list[Rung]] = {}
     for shape in dict.fromkeys(row.shape for row in reversed(rows)):
         own = {row.variant: row for row in rows if row.shape == shape}
@@ -68,10 +68,10 @@ def climbs(lab: Evidence, machine: str, dtype: str) -> dict[str, list[Rung]]:
     return found
 
 
-def gains(lab: Evidence, machine: str, step: str) -> Iterator[Rung]:
+def gains(data: Evidence, machine: str, step: str) -> Iterator[Rung]:
     """``step`` at every size, largest first, where it and the step before it were timed."""
     for dtype in DTYPES:
-        for climb in climbs(lab, machine, dtype).values():
+        for climb in climbs(data, machine, dtype).values():
             yield from (rung for rung in climb if rung.row.variant == step and rung.gain.n)
 
 

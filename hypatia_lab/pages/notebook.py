@@ -11,7 +11,7 @@ from hypatia_lab import claims, drawings, figures, formats, results, tables
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons, over_size
 from hypatia_lab.figures import probes as probe_figures
-from hypatia_lab.pages import by_machine, cards, phrases, source
+from hypatia_lab.pages import by_machine, cards, readings, source
 from hypatia_lab.pages.numbers import count, fixed, ratio, say, share, span, table, time
 from hypatia_lab.tables import claims as claim_tables
 
@@ -31,7 +31,7 @@ __all__ = [
     "formats",
     "over_size",
     "pandas",
-    "phrases",
+    "readings",
     "probe_figures",
     "ratio",
     "results",

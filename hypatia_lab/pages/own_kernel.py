@@ -16,7 +16,7 @@ from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import beside
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import took
+from hypatia_lab.pages.readings import took
 from hypatia_lab.results import Row
 
 FAILED = ("cheated", "wrong", "too_fast", "crashed", "timeout")
@@ -52,21 +52,21 @@ def can_limit(rows: Sequence[Row]) -> bool:
     return any(row.timed for row in singles(rows))
 
 
-def can_place(lab: Evidence, machine: str, rows: Sequence[Row]) -> bool:
+def can_place(data: Evidence, machine: str, rows: Sequence[Row]) -> bool:
     """Whether there is a roofline to draw: FLOPs were given, something was timed, and a ceiling is known."""
-    rates, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
+    rates, clock = results.ceilings(data.of(machine)), data.primary(machine)
     timed = [row for row in singles(rows) if row.flops and row.traffic and row.timed]
     known = any(("matmul", f"{row.dtype}/{row.math}", clock) in rates for row in timed)
     return known and ("copy", "", clock) in rates
 
 
-def summary(lab: Evidence, machine: str, experiment: str) -> list[dict[str, str]]:
+def summary(data: Evidence, machine: str, experiment: str) -> list[dict[str, str]]:
     """A line a variant of the reader's and workload, by its leading clock, those that failed first.
 
     A baseline without a time stands there too, for then there is no ratio.
     """
-    rows = lab.select(machine=machine, experiment=experiment)
-    rows = [row for row in rows if row.clock in (lab.primary(machine), "none") or row.status in FAILED]
+    rows = data.select(machine=machine, experiment=experiment)
+    rows = [row for row in rows if row.clock in (data.primary(machine), "none") or row.status in FAILED]
     told = [row for row in rows if row.origin == "own" or (row.variant == row.baseline and not row.timed)]
     return [
         {
@@ -74,21 +74,21 @@ def summary(lab: Evidence, machine: str, experiment: str) -> list[dict[str, str]
             "at": f"{row.at} {row.dtype}",
             "against its baseline": row.reading,
             "ratio": formats.told(row.speed),
-            "against compile": formats.told(_speed(lab, row, "compile")),
+            "against compile": formats.told(_speed(data, row, "compile")),
             "time": took(row),
             "error": formats.number(row.error),
-            "error / baseline's": formats.number(beside.error(lab, row, variant=row.baseline)),
+            "error / baseline's": formats.number(beside.error(data, row, variant=row.baseline)),
         }
         for row in sorted(told, key=lambda row: row.status not in FAILED)
     ]
 
 
-def _speed(lab: Evidence, row: Row, peer: str) -> Interval:
+def _speed(data: Evidence, row: Row, peer: str) -> Interval:
     """The time of ``peer`` beside ``row`` over its own."""
-    return beside.over(lab, beside.beside(lab, row, variant=peer), variant=row.variant)
+    return beside.over(data, beside.beside(data, row, variant=peer), variant=row.variant)
 
 
-def every_cell(lab: Evidence, machine: str, experiment: str) -> Any:
+def every_cell(data: Evidence, machine: str, experiment: str) -> Any:
     """All cells of ``experiment`` on ``machine`` as a table of text, without the columns that never vary."""
-    rows = lab.select(machine=machine, experiment=experiment)
+    rows = data.select(machine=machine, experiment=experiment)
     return tables.results_table(rows).drop(columns=["machine", "origin"])

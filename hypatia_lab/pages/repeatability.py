@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 
-from hypatia_lab import formats, records, spread
+from hypatia_lab import formats, records
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
+from hypatia_lab.results import visits
 
 
 def others() -> list[Record]:
@@ -33,7 +34,7 @@ def sentence(data: Evidence, machine: str) -> str:
     By the clock that verdicts rest on. Nineteen of twenty pairs of visits differ by no more.
     """
     model, clock = data.of(machine)[0].device_name, data.primary(machine)
-    found = [own for own in spread.visits(visited(data)) if (own[0].model, own[0].clock) == (model, clock)]
+    found = [own for own in visits.visits(visited(data)) if (own[0].model, own[0].clock) == (model, clock)]
     pairs = [pair for own in found for pair in itertools.combinations([one.found.value for one in own], 2)]
     apart = sorted(max(pair) / min(pair) - 1 for pair in pairs)
     if not apart:

@@ -14,12 +14,12 @@ from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
 
 
-def said(lab: Evidence, machine: str, figures: Mapping[str, str]) -> list[dict[str, str]]:
+def said(data: Evidence, machine: str, figures: Mapping[str, str]) -> list[dict[str, str]]:
     """What S003 says beside what the ledger measured on ``machine``, a line a figure that was measured.
 
     ``figures``: what a figure is → the part of the ledger on it.
     """
-    found = {what: lab.judged[part].get(machine) for what, part in figures.items()}
+    found = {what: data.judged[part].get(machine) for what, part in figures.items()}
     return [
         {"figure": what, "S003": claim_tables.claimed_text(row.claimed, row.unit), "here": claim_tables.judged(row)}
         for what, row in found.items()
@@ -40,17 +40,17 @@ def largest(rows: Sequence[Row]) -> list[Row]:
     return [row for row, size in zip(rows, sizes, strict=True) if size == max(sizes)]
 
 
-def in_float64(lab: Evidence, machine: str) -> list[Row]:
+def in_float64(data: Evidence, machine: str) -> list[Row]:
     """Each form's image in float64, with the same in float32 for its baseline, at the form's largest detector.
 
     By the primary clock, or by the wall what has no other time on a GPU: graphs of its own, C on the CPU's cores.
     """
-    rows = lab.select(machine=machine, experiment="precision", operation="diffraction", status="ok")
+    rows = data.select(machine=machine, experiment="precision", operation="diffraction", status="ok")
     rows = [row for row in rows if row.timed and not row.is_twin]
     out = []
     for name in dict.fromkeys(row.variant for row in rows):
         own = [row for row in rows if row.variant == name]
-        own = [row for row in own if row.clock == lab.primary(machine)] or own
+        own = [row for row in own if row.clock == data.primary(machine)] or own
         pair = {row.dtype: row for row in largest(own)}
         if {"float32", "float64"} <= set(pair):
             out.append(replace(pair["float64"].against(pair["float32"]), baseline="float32"))

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 
 HOME = Path(__file__).resolve().parents[1]
 """The folder that paths are relative to: the package's."""

@@ -14,7 +14,7 @@ from hypatia_lab import claims, formats, variants
 from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import COUNTS, kernels, probed
+from hypatia_lab.pages.readings import COUNTS, kernels, probed
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
 
@@ -35,23 +35,23 @@ SEED_NAMES = {"naive": "v1", "cublas_relu": "v2"}
 # ---------------------------------------------------------------- reading
 
 
-def copies(lab: Evidence, machine: str) -> list[Row]:
+def copies(data: Evidence, machine: str) -> list[Row]:
     """Each variant that copies, against the same without the copy."""
-    rows = {(row.workload, row.variant): row for row in lab.timed(machine, experiment="layout", operation=OPERATION)}
+    rows = {(row.workload, row.variant): row for row in data.timed(machine, experiment="layout", operation=OPERATION)}
     found = [(row, rows.get((workload, COPYING.get(name, "")))) for (workload, name), row in rows.items()]
     return [row.against(plain) for row, plain in found if plain is not None]
 
 
-def at_one_size(lab: Evidence, machine: str) -> list[Row]:
+def at_one_size(data: Evidence, machine: str) -> list[Row]:
     """What copies nothing, in every dtype at S001's size or the largest: row-major operands and other layouts."""
-    rows = [row for row in lab.leading(machine, experiment="layout") if row.variant not in COPYING]
+    rows = [row for row in data.leading(machine, experiment="layout") if row.variant not in COPYING]
     largest = max(rows, key=lambda row: (row.shape == SEED_SHAPE, row.flops), default=None)
     return [row for row in rows if largest and row.shape == largest.shape]
 
 
-def _counters(lab: Evidence, machine: str, case: str | None = None) -> list[Configuration]:
+def _counters(data: Evidence, machine: str, case: str | None = None) -> list[Configuration]:
     """What hardware counters saw of Linear+ReLU (in one ``case``), smallest workload first."""
-    found = probed(lab, machine, "counters", experiment=COUNTED, operation="linear_relu", variant=CALLED)
+    found = probed(data, machine, "counters", experiment=COUNTED, operation="linear_relu", variant=CALLED)
     return [way for way in found if case is None or way.case == case]
 
 
@@ -70,24 +70,24 @@ def moved(way: Configuration) -> float:
     return _value(way, "bytes read") + written(way)
 
 
-def seed_ways(lab: Evidence, machine: str) -> dict[str, Configuration]:
+def seed_ways(data: Evidence, machine: str) -> dict[str, Configuration]:
     """Variant → its counters in S001's size and float32, every kernel with empty caches where that was counted."""
     found: dict[str, Configuration] = {}
     for case in ("", "each kernel"):
-        for way in _counters(lab, machine, case):
+        for way in _counters(data, machine, case):
             where = (way.shape.replace("×", "x"), way.math)
             if not way.fault and where == (SEED_SHAPE, "float32/ieee"):
                 found[way.variant] = way
     return found
 
 
-def _counted(lab: Evidence, machine: str) -> dict[tuple[str, str, str], dict[str, float]]:
+def _counted(data: Evidence, machine: str) -> dict[tuple[str, str, str], dict[str, float]]:
     """(shape, dtype/math, variant) → kernels of one call, by each way of counting."""
-    if lab.primary(machine) != "graph":  # a CPU has operators, no kernels
+    if data.primary(machine) != "graph":  # a CPU has operators, no kernels
         return {}
     found: dict[tuple[str, str, str], dict[str, float]] = {}
-    traced = probed(lab, machine, "trace", operation="linear_relu", variant=CALLED)
-    for way in [*traced, *_counters(lab, machine, "")]:
+    traced = probed(data, machine, "trace", operation="linear_relu", variant=CALLED)
+    for way in [*traced, *_counters(data, machine, "")]:
         if launches := kernels(way):
             found.setdefault((way.shape, way.math, way.variant), {}).update(launches)
     return found
@@ -97,11 +97,11 @@ def _mb(nbytes: float) -> str:
     return formats.MISSING if absent(nbytes) else f"{formats.number(nbytes / 1e6)} MB"
 
 
-def figure_lines(lab: Evidence, machine: str) -> list[dict[str, Any]]:
+def figure_lines(data: Evidence, machine: str) -> list[dict[str, Any]]:
     """The counted lines of one workload, S001's or else the largest, caches emptied once a call; [] without one."""
     topics = ("counters", "dram_read", "dram_written", "l2_written")
     linear = {"operation": "linear_relu", "variant": CALLED}
-    lines = lab.details(machine=machine, experiment=COUNTED, topic=topics, case="", **linear)
+    lines = data.details(machine=machine, experiment=COUNTED, topic=topics, case="", **linear)
 
     def place(line: dict[str, Any]) -> tuple[bool, int, int, str]:
         seeds = "x".join(map(str, line["shape"])) == SEED_SHAPE
@@ -111,9 +111,9 @@ def figure_lines(lab: Evidence, machine: str) -> list[dict[str, Any]]:
     return [line for line in lines if place(line) == chosen]
 
 
-def uncounted(lab: Evidence, machine: str) -> str:
+def uncounted(data: Evidence, machine: str) -> str:
     """Why no bytes were counted on ``machine``; empty where they were, or nobody tried."""
-    found = _counters(lab, machine)
+    found = _counters(data, machine)
     return found[0].fault.removeprefix("skipped: ") if found and all(way.fault for way in found) else ""
 
 
@@ -129,22 +129,22 @@ def handled(tried: Sequence[Handling]) -> list[dict[str, str]]:
     return list(out.values())
 
 
-def kernel_counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def kernel_counts(data: Evidence, machine: str) -> list[dict[str, str]]:
     """Kernels of one call, counted up to three ways: a line a workload and variant."""
     return [
         {"workload": f"{shape} {math_mode}", "by": variants.label("linear_relu", variant)}
         | {label: f"{own[label]:g}" if label in own else formats.MISSING for label in COUNTS}
-        for (shape, math_mode, variant), own in _counted(lab, machine).items()
+        for (shape, math_mode, variant), own in _counted(data, machine).items()
     ]
 
 
 CASES = {"": "once before the call", "each kernel": "before every kernel"}
 
 
-def totals(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def totals(data: Evidence, machine: str) -> list[dict[str, str]]:
     """Bytes that one call moves: a line a workload, variant and case."""
     out = []
-    for way in _counters(lab, machine):
+    for way in _counters(data, machine):
         label = variants.label("linear_relu", way.variant)
         line = {"workload": f"{way.shape} {way.math}", "by": label}
         line["caches emptied"] = CASES[way.case]
@@ -160,10 +160,10 @@ def totals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return out
 
 
-def _by_kernel(lab: Evidence, machine: str, way: Configuration, *topics: str) -> list[float]:
+def _by_kernel(data: Evidence, machine: str, way: Configuration, *topics: str) -> list[float]:
     """Bytes of the first of ``topics`` that was counted, by each kernel of a way, in order of launch."""
     for topic in topics:
-        for other in probed(lab, machine, topic, experiment=COUNTED, operation="linear_relu", variant=way.variant):
+        for other in probed(data, machine, topic, experiment=COUNTED, operation="linear_relu", variant=way.variant):
             if (other.case, other.place) == (way.case, way.place):
                 return [_value(other, line["name"]) for line in other.details]
     return []
@@ -179,15 +179,15 @@ LINES = {
 """A line of S001's table → the claims that say it, of v1 and of v2; "" where it says that there is nothing."""
 
 
-def seed_table(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def seed_table(data: Evidence, machine: str) -> list[dict[str, str]]:
     """S001's table of memory traffic line by line beside what was counted, of both of its forms."""
     lines: dict[str, dict[str, str]] = {name: {"": name} for name in LINES}
     for place, (variant, called) in enumerate(SEED_NAMES.items()):
-        way = seed_ways(lab, machine).get(variant)
+        way = seed_ways(data, machine).get(variant)
         if way is None:
             continue
-        reads = _by_kernel(lab, machine, way, "dram_read")
-        writes = _by_kernel(lab, machine, way, "l2_written", "dram_written")
+        reads = _by_kernel(data, machine, way, "dram_read")
+        writes = _by_kernel(data, machine, way, "l2_written", "dram_written")
         counted = {
             "product reads": _mb(reads[0] if reads else math.nan),
             "product writes": _mb(writes[0] if writes else math.nan),

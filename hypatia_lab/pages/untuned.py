@@ -14,7 +14,7 @@ from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import beside
 from hypatia_lab.pages.by_machine import device
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import labelled
+from hypatia_lab.pages.readings import labelled
 from hypatia_lab.results import Row
 
 UNSEEN, LOOKED_AT, TUNED = "unseen", "untuned", "untuned_autotune"
@@ -42,18 +42,18 @@ Shapes = dict[str, dict[str, Row]]
 """Workload → variant → its row."""
 
 
-def shown(lab: Evidence, machine: str) -> str:
+def shown(data: Evidence, machine: str) -> str:
     """The draw that the page shows of ``machine``: the one that nobody had looked at, where there is a record of it."""
-    return UNSEEN if lab.timed(machine, experiment=UNSEEN) else LOOKED_AT
+    return UNSEEN if data.timed(machine, experiment=UNSEEN) else LOOKED_AT
 
 
-def families(lab: Evidence, machine: str, experiment: str = "") -> dict[str, Shapes]:
+def families(data: Evidence, machine: str, experiment: str = "") -> dict[str, Shapes]:
     """Family, as a person calls it → its timed rows by workload and variant, in the order of their work.
 
     Of the draw that is :func:`shown`, if of no other ``experiment``.
     """
     found: dict[str, Shapes] = {}
-    for row in lab.timed(machine, experiment=experiment or shown(lab, machine)):
+    for row in data.timed(machine, experiment=experiment or shown(data, machine)):
         name = f"{FAMILIES[row.operation]}, {'TF32' if row.math == 'tf32' else row.dtype}"
         found.setdefault(name, {}).setdefault(row.workload, {})[row.variant] = row
     return {name: found[name] for name in sorted(found)}
@@ -91,40 +91,40 @@ def against(shapes: Shapes, peer: str) -> list[tuple[Row | None, Row, str]]:
     return found
 
 
-def compared(lab: Evidence, machine: str) -> dict[tuple[str, str], list[tuple[Row | None, Row, str]]]:
+def compared(data: Evidence, machine: str) -> dict[tuple[str, str], list[tuple[Row | None, Row, str]]]:
     """Family and peer → what :func:`against` has of them, where there is something."""
     return {
         (family, peer): found
         for experiment, names in {"": FORMS, TUNED: (COMPILED,)}.items()
-        for family, shapes in families(lab, machine, experiment).items()
+        for family, shapes in families(data, machine, experiment).items()
         for peer in names
         if (found := against(shapes, peer))
     }
 
 
-def by_family(lab: Evidence, machine: str, experiment: str = "") -> dict[str, list[tuple[Row | None, Row, str]]]:
+def by_family(data: Evidence, machine: str, experiment: str = "") -> dict[str, list[tuple[Row | None, Row, str]]]:
     """Family → what :func:`against` has of it and PyTorch's quickest form."""
-    return {family: against(shapes, BEST) for family, shapes in families(lab, machine, experiment).items()}
+    return {family: against(shapes, BEST) for family, shapes in families(data, machine, experiment).items()}
 
 
-def figure(lab: Evidence, machine: str) -> Any:
+def figure(data: Evidence, machine: str) -> Any:
     """The shares of all families against PyTorch's quickest form, as a figure and its table."""
-    rows = {family: [said for _, _, said in found] for family, found in by_family(lab, machine).items()}
+    rows = {family: [said for _, _, said in found] for family, found in by_family(data, machine).items()}
     words = Counter(said for own in rows.values() for said in own)
     under = [
-        device(lab, machine),
-        DRAWS[shown(lab, machine)],
-        f"{lab.primary(machine)} clock",
+        device(data, machine),
+        DRAWS[shown(data, machine)],
+        f"{data.primary(machine)} clock",
         "level: within ±2%, by 95% intervals",
     ]
     title = f"Ahead of {BEST} form (torch.compile left out) at {words[AHEAD]} of {words.total()} shapes"
     return share_figure.shares(rows, title, under)
 
 
-def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def counts(data: Evidence, machine: str) -> list[dict[str, str]]:
     """A line a family and each of its peers: at how many shapes the lab's quickest form is ahead, level, behind."""
     lines = []
-    for (family, _), found in compared(lab, machine).items():
+    for (family, _), found in compared(data, machine).items():
         words = Counter(said for _, _, said in found)
         named = {said: str(words[said]) for said in share_figure.LOOKS}
         lines.append({"family": family, "against": labelled(found[0][1]), "shapes": str(len(found))} | named)
@@ -132,11 +132,11 @@ def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return [{name: text for name, text in line.items() if name in used} for line in lines]
 
 
-def where_behind(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def where_behind(data: Evidence, machine: str) -> list[dict[str, str]]:
     """A line a shape at which PyTorch's quickest form is ahead of the lab's, the furthest first."""
     found = [
         (family, row, other)
-        for family, pairs in by_family(lab, machine).items()
+        for family, pairs in by_family(data, machine).items()
         for row, other, said in pairs
         if row and said == BEHIND
     ]
@@ -183,15 +183,15 @@ def _reasons(row: Row) -> list[str]:
     return [name for name, holds in found.items() if holds]
 
 
-def answers(lab: Evidence, machine: str) -> list[Row]:
+def answers(data: Evidence, machine: str) -> list[Row]:
     """Every answer at the drawn shapes, each of one form at one shape."""
-    rows = lab.leading(machine, experiment=shown(lab, machine))
+    rows = data.leading(machine, experiment=shown(data, machine))
     return [row for row in rows if row.status != "skipped" and not row.is_twin]
 
 
-def by_rows(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def by_rows(data: Evidence, machine: str) -> list[dict[str, str]]:
     """A line an operation and kind of rows: at how many shapes the lab's quickest form is ahead, level, behind."""
-    pairs = [pair for own in by_family(lab, machine).values() for pair in own]
+    pairs = [pair for own in by_family(data, machine).values() for pair in own]
     lines = []
     for operation, name in FAMILIES.items():
         for kind, holds in KINDS.items():
@@ -211,12 +211,12 @@ def arithmetic(row: Row) -> str:
     return "TF32" if row.math == "tf32" and not (row.variant == "cuda" and _few(row)) else row.dtype
 
 
-def wins(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def wins(data: Evidence, machine: str) -> list[dict[str, str]]:
     """A line a family and arithmetic of the forms that are ahead: at how many shapes, and their errors over eager's."""
     found: dict[tuple[str, str], list[float]] = {}
-    for family, pairs in by_family(lab, machine).items():
+    for family, pairs in by_family(data, machine).items():
         for row in (row for row, _, said in pairs if row and said == AHEAD):
-            found.setdefault((family, arithmetic(row)), []).append(beside.error(lab, row, variant="eager"))
+            found.setdefault((family, arithmetic(row)), []).append(beside.error(data, row, variant="eager"))
     heads = ("error over eager's: median", "least", "most")
     return [
         {"family": family, "the lab's arithmetic": kind, "ahead": str(len(off))}
@@ -225,10 +225,10 @@ def wins(lab: Evidence, machine: str) -> list[dict[str, str]]:
     ]
 
 
-def dispatched(lab: Evidence, machine: str) -> list[dict[str, str]]:
+def dispatched(data: Evidence, machine: str) -> list[dict[str, str]]:
     """A line a family: the dispatcher's choice against PyTorch's quickest form in the default layout, at each shape."""
     lines = []
-    for family, shapes in families(lab, machine).items():
+    for family, shapes in families(data, machine).items():
         if rows := _choices(shapes):
             words = Counter(word(row.speed) for row in rows)
             worst = min(rows, key=lambda row: row.ratio)

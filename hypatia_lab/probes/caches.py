@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab.bench import sessions
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.probes.probe import Ended
 
 if TYPE_CHECKING:

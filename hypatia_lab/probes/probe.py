@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import check, failures, source_file, variants
+from hypatia_lab import check, messages, variants
 from hypatia_lab.bench import sessions
+from hypatia_lab.strangers import source_file
 from hypatia_lab.workloads import Workload
 
 Emit = Callable[..., None]
@@ -90,7 +91,7 @@ def subject(plan: dict[str, Any]) -> Subject:
 def crashed(emit: Emit, cause: Exception) -> None:
     """Say that a probe ended with ``cause``, whose traceback goes to the log."""
     traceback.print_exception(cause)
-    emit("status", status="crashed", reason=failures.one_line(cause))
+    emit("status", status="crashed", reason=messages.one_line(cause))
 
 
 def probe(look: Callable[[Any, Emit], None], made: Callable[[dict[str, Any]], Any] = subject) -> None:

@@ -1,6 +1,7 @@
 """Probe ``program``: a command of a program file, which runs somebody else's program and reads what it prints.
 
-The process is :mod:`hypatia_lab.programs`, which loads the program file; this is what a command has there to work with.
+The process is :mod:`hypatia_lab.strangers.programs`, which loads the program file; this is what a command has there to
+work with.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab.bench import sessions
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.probes.probe import Emit, Ended
 from hypatia_lab.workloads import DTYPES
 

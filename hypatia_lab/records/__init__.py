@@ -26,8 +26,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypatia_lab import places
-from hypatia_lab.names import unknown
+from hypatia_lab import paths
+from hypatia_lab.messages import unknown
 from hypatia_lab.records.schema import CELL as CELL
 from hypatia_lab.records.schema import CLOCKS as CLOCKS
 from hypatia_lab.records.schema import DETAIL as DETAIL
@@ -39,7 +39,7 @@ from hypatia_lab.records.schema import STATUSES as STATUSES
 if TYPE_CHECKING:
     from filelock import FileLock
 
-COMMITTED = places.HOME / "book" / "records"
+COMMITTED = paths.HOME / "book" / "records"
 """The records that are part of the repository."""
 
 

@@ -152,10 +152,10 @@ def verdicts_by_seed(claim_rows: Sequence[Judgement], machine: str) -> Any:
     rows = [row for row in claim_rows if row.machine in (machine, ANY)]
     if not rows:
         raise TableError(f"verdicts_by_seed: no claims judged on {machine!r}")
-    counts = Counter((row.seed, row.verdict) for row in rows)
+    counts = Counter((row.document, row.verdict) for row in rows)
     present = [verdict for verdict in VERDICTS if any(row.verdict == verdict for row in rows)]
     lines = []
-    for seed in [*dict.fromkeys(row.seed for row in rows), "all"]:
+    for seed in [*dict.fromkeys(row.document for row in rows), "all"]:
         own = {
             verdict: sum(n for (one, v), n in counts.items() if v == verdict and seed in (one, "all"))
             for verdict in present
@@ -224,7 +224,7 @@ def show_statements(claim_rows: Sequence[Judgement], machine: str) -> None:
         ("Not testable here", [row for row in own if row.verdict == "not_testable"]),
     ):
         if rows:
-            table = frame([_line(row) | {"document": row.seed} for row in rows])
+            table = frame([_line(row) | {"document": row.document} for row in rows])
             text.append(table.to_string(index=False))
             table["parts"] = html_column(_parts(row) for row in rows)
             form.append(html(table, filterable=not summary, folded={"parts": "claim"}, summary=summary, stacked=True))

@@ -24,9 +24,9 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.grad import conv2d_weight
 
-from hypatia_lab.compiled import compile_missing
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations.forms import (
+from hypatia_lab.kernels.compiled import compile_missing
+from hypatia_lab.operations.torch_forms import (
     LAST,
     MODES,
     Form,

@@ -21,10 +21,10 @@ import torch.nn.functional as functional
 
 from hypatia_lab.clock import capture
 from hypatia_lab.kernels import hopper, loader
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.operations.conv_block import OPERATIONS, PARAMETERS, PEERS, checked
-from hypatia_lab.operations.forms import LAST, bind
-from hypatia_lab.operators import operator
+from hypatia_lab.operations.operators import operator
+from hypatia_lab.operations.torch_forms import LAST, bind
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
 

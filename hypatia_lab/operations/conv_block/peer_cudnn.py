@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.kernels import loader
+from hypatia_lab.kernels.compiled import compile_missing, compiled
 from hypatia_lab.operations.conv_block import EPS, OPERATIONS
-from hypatia_lab.operations.forms import LAST
+from hypatia_lab.operations.torch_forms import LAST
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DTYPES
 

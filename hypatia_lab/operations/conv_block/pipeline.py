@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from hypatia_lab.kernels import loader
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.operations.conv_block import OPERATIONS, PARAMETERS, checked
-from hypatia_lab.operators import operator
+from hypatia_lab.operations.operators import operator
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _factory(way: str) -> Factory:
 
 for _operation in OPERATIONS:
     for _way in WAYS:
-        _origin = "own" if _way == "threaded" else "seed"
+        _origin = "own" if _way == "threaded" else "rebuilt"
         # With PyTorch as installed these kernels compute as ever: its switches reach its own calls alone.
         _loops = partial(variant, _operation, origin=_origin, maths=("ieee", "default"), tags=("document",))
         _loops(_way, needs=partial(_needs, _way), label=WAYS[_way])(_factory(_way))

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.compiled import compile_missing
+from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations import conv_block as block
 from hypatia_lab.operations.conv_block import EPS, OPERATIONS, PARAMETERS
-from hypatia_lab.operations.forms import LAST, Peers, factory, register_peers
+from hypatia_lab.operations.torch_forms import LAST, Peers, factory, register_peers
 from hypatia_lab.workloads import DIRECTIONS, Operation, Workload, operations, register
 
 if TYPE_CHECKING:

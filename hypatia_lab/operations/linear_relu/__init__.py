@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations.forms import bind
-from hypatia_lab.operators import operator
+from hypatia_lab.kernels.compiled import compile_missing, compiled
+from hypatia_lab.operations.operators import operator
+from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
 
@@ -356,7 +356,7 @@ def eager(workload: Workload, inputs: Inputs) -> Run:
 @variant(
     "linear_relu",
     "naive",
-    origin="seed",
+    origin="rebuilt",
     needs=_hand_written,
     directions=DIRECTIONS,
     label="one thread per output (v1)",
@@ -374,7 +374,7 @@ def naive(workload: Workload, inputs: Inputs) -> Run:
 @variant(
     "linear_relu",
     "cublas_relu",
-    origin="seed",
+    origin="rebuilt",
     needs=_hand_written,
     directions=DIRECTIONS,
     label="library's product, own ReLU (v2)",
@@ -389,7 +389,7 @@ def cublas_relu(workload: Workload, inputs: Inputs) -> Run:
 @variant(
     "linear_relu",
     "aten",
-    origin="seed",
+    origin="rebuilt",
     needs=lambda workload, device: loader.cpp_missing(),
     directions=DIRECTIONS,
     label="one C++ operation (Plan C)",

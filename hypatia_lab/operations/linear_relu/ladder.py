@@ -19,9 +19,9 @@ import torch
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.hopper import HALVES, ROW_BYTES, packed
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.operations import linear_relu as plain
-from hypatia_lab.operators import operator
+from hypatia_lab.operations.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DTYPES
 

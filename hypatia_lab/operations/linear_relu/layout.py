@@ -88,14 +88,14 @@ def row_major(workload: Workload, inputs: Inputs) -> Run:
     return _bind(inputs)
 
 
-@variant(NAME, "x_column_major", origin="seed", label="x column by column", tags=("layout",))
+@variant(NAME, "x_column_major", origin="rebuilt", label="x column by column", tags=("layout",))
 def x_column_major(workload: Workload, inputs: Inputs) -> Run:
     """x stored column by column (S004)."""
     return _bind(inputs, x="x_column_major")
 
 
 # [layouts]
-@variant(NAME, "weight_packed", origin="seed", label="weight packed before", tags=("layout",))
+@variant(NAME, "weight_packed", origin="rebuilt", label="weight packed before", tags=("layout",))
 def weight_packed(workload: Workload, inputs: Inputs) -> Run:
     """W stored as (in, out), packed before the first call (S004)."""
     packed, x, bias = inputs["weight_packed"], inputs["x"], inputs["bias"]
@@ -130,21 +130,21 @@ def weight_unaligned(workload: Workload, inputs: Inputs) -> Run:
     return _bind(inputs, weight="weight_unaligned")
 
 
-@variant(NAME, "x_batch_view", origin="seed", label="batch of sequences by view", tags=("layout",))
+@variant(NAME, "x_batch_view", origin="rebuilt", label="batch of sequences by view", tags=("layout",))
 def x_batch_view(workload: Workload, inputs: Inputs) -> Run:
     """x as a contiguous batch of sequences, flattened by view (S001 v2)."""
     x, weight, bias = inputs["x_batch"], inputs["weight"], inputs["bias"]
     return lambda: _product(x.view(-1, x.shape[-1]), weight, bias)
 
 
-@variant(NAME, "x_strided_batch", origin="seed", label="strided batch, copied", tags=("layout",))
+@variant(NAME, "x_strided_batch", origin="rebuilt", label="strided batch, copied", tags=("layout",))
 def x_strided_batch(workload: Workload, inputs: Inputs) -> Run:
     """x as a transposed batch of sequences, flattened by reshape, which has to copy (S001 v1); view raises."""
     x, weight, bias = inputs["x_strided_batch"], inputs["weight"], inputs["bias"]
     return lambda: _product(x.reshape(-1, x.shape[-1]), weight, bias)
 
 
-@variant(NAME, "copy_first", origin="seed", label="x copied first", tags=("layout",))
+@variant(NAME, "copy_first", origin="rebuilt", label="x copied first", tags=("layout",))
 def copy_first(workload: Workload, inputs: Inputs) -> Run:
     """The column-major x made contiguous in every call, then the product (S002)."""
     x, weight, bias = inputs["x_column_major"], inputs["weight"], inputs["bias"]

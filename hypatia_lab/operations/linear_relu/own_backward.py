@@ -16,9 +16,9 @@ import torch
 
 from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda
-from hypatia_lab.operations.forms import bind
 from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output
-from hypatia_lab.operators import operator
+from hypatia_lab.operations.operators import operator
+from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:

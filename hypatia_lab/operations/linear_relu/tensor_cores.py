@@ -8,10 +8,10 @@ import torch
 
 from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
-from hypatia_lab.operations.forms import bind
 from hypatia_lab.operations.linear_relu import OPERANDS, checked, output
 from hypatia_lab.operations.linear_relu.own_backward import FIRST_ONLY, empty_gradients, linear_relu_gradients, matrices
-from hypatia_lab.operators import Operator, operator
+from hypatia_lab.operations.operators import Operator, operator
+from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
 

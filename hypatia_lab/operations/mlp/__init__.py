@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.kernels import loader
+from hypatia_lab.kernels.compiled import compile_missing, compiled
 from hypatia_lab.kernels.mlp import mlp_cuda
 from hypatia_lab.operations.linear_relu import fused_epilogue, load_aten, terms
-from hypatia_lab.operators import operator
+from hypatia_lab.operations.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register, tail
 
@@ -545,4 +545,6 @@ for _operation in ("mlp", *FUSED):
         )(fused_cuda)
     else:
         layers = "one C++ operation a layer (Plan C)"
-        variant(_operation, "aten", origin="seed", needs=_aten, label=layers, tags=("document",), operator=True)(aten)
+        variant(_operation, "aten", origin="rebuilt", needs=_aten, label=layers, tags=("document",), operator=True)(
+            aten
+        )

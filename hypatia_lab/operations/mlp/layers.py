@@ -17,7 +17,7 @@ from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
 from hypatia_lab.operations import mlp
 from hypatia_lab.operations.linear_relu import checked
 from hypatia_lab.operations.linear_relu.tensor_cores import hopper_missing
-from hypatia_lab.operators import operator
+from hypatia_lab.operations.operators import operator
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:

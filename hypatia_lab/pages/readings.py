@@ -17,14 +17,14 @@ FLOAT32 = {"default": "default float32", "ieee": "IEEE float32"}
 """Arithmetic of PyTorch's float32 → what it is called in a sentence; the one that leads a page comes first."""
 
 
-def waited(lab: Evidence, machine: str) -> str:
+def waited(data: Evidence, machine: str) -> str:
     """The clock that a caller waits by: ``wall`` on a GPU, ``hot`` on a CPU."""
-    return "wall" if lab.primary(machine) == "graph" else "hot"
+    return "wall" if data.primary(machine) == "graph" else "hot"
 
 
-def clocks(lab: Evidence, machine: str) -> list[str]:
+def clocks(data: Evidence, machine: str) -> list[str]:
     """The clock that verdicts rest on, and the one that a caller waits by, where they are two."""
-    return list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
+    return list(dict.fromkeys((data.primary(machine), waited(data, machine))))
 
 
 def labelled(row: Row) -> str:
@@ -84,9 +84,9 @@ def times(found: Interval) -> str:
     return formats.told(found)
 
 
-def probed(lab: Evidence, machine: str, topic: str, **wanted: Any) -> list[Configuration]:
+def probed(data: Evidence, machine: str, topic: str, **wanted: Any) -> list[Configuration]:
     """The ways that probes of ``topic`` saw on ``machine``, smallest workload first."""
-    lines = lab.details(machine=machine, topic=topic, **wanted)
+    lines = data.details(machine=machine, topic=topic, **wanted)
     return probe_rows.read(lines, "findings", topic)[0] if lines else []
 
 
@@ -134,9 +134,9 @@ def quotient(above: Sequence[float | None], below: Sequence[float | None]) -> In
     return intervals.geometric(values) if values else None
 
 
-def behind(lab: Evidence, machine: str, *experiments: str) -> list[records.Record]:
+def behind(data: Evidence, machine: str, *experiments: str) -> list[records.Record]:
     """The records of ``machine`` that a figure is drawn from."""
-    return [record for record in lab.of(machine) if record.experiment in experiments]
+    return [record for record in data.of(machine) if record.experiment in experiments]
 
 
 def compared(rows: Sequence[Row]) -> bool:

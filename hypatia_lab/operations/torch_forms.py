@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hypatia_lab.compiled import compiled
+from hypatia_lab.kernels.compiled import compiled
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:

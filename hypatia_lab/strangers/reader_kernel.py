@@ -27,11 +27,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypatia_lab import source_file
-from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Source
 from hypatia_lab.experiments.plan import cpu_clocks
-from hypatia_lab.names import unknown
+from hypatia_lab.kernels.compiled import compile_missing, compiled
+from hypatia_lab.messages import unknown
+from hypatia_lab.strangers import source_file
 from hypatia_lab.variants import AGAIN, registered, variant, variants
 from hypatia_lab.workloads import DTYPES, Operation, Workload, operations, parse_shape, register
 

@@ -11,7 +11,7 @@ from typing import Any
 from hypatia_lab import formats, intervals
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record, cell_key
-from hypatia_lab.scatter import between
+from hypatia_lab.results.scatter import between
 from hypatia_lab.variants import AGAIN
 
 SURELY = 0.001
@@ -44,11 +44,13 @@ WAIVED = ("conv_block", "conv_block_tanh")
 
 
 def _said(cell: dict[str, Any]) -> dict[str, Any]:
-    """``cell`` with what an older record left unsaid of its variant."""
+    """``cell`` with what an older record left unsaid of its variant, or said in another word."""
+    if cell["origin"] == "seed":
+        cell = cell | {"origin": "rebuilt"}
     if "splits" in cell:
         return cell
     splits = UNSAID.get(cell["variant"].partition("@")[0].removesuffix("_graph"))
-    return cell | {"splits": splits, "operator": cell.get("origin") == "seed" and cell["operation"] in UNSAID_OPERATORS}
+    return cell | {"splits": splits, "operator": cell["origin"] == "rebuilt" and cell["operation"] in UNSAID_OPERATORS}
 
 
 def primary_clock(device: str) -> str:
@@ -71,10 +73,10 @@ class Row:
     ‖out − ref‖/‖ref‖, ``max_error`` that of one element, ``peak`` the largest of the reference; ``flops`` and
     ``traffic`` (compulsory bytes) are one call's.
 
-    ``veto`` says that, and how, the A/A control of the workload failed, in that experiment and by that clock: the
-    lab told identical code apart (p < :data:`SURELY`, or by more than :data:`APART` with an interval that excludes 1),
-    so it can say nothing of other code there. Empty where it did not, or where there is no control. ``model`` is the
-    model of device where the row is told by the book (:func:`hypatia_lab.spread.told`), whose quotients hold what
+    ``veto`` says that, and how, the A/A control of the workload failed, in that experiment and by that clock: the lab
+    told identical code apart (p < :data:`SURELY`, or by more than :data:`APART` with an interval that excludes 1), so
+    it can say nothing of other code there. Empty where it did not, or where there is no control. ``model`` is the model
+    of device where the row is told by the book (:func:`hypatia_lab.results.visits.told`), whose quotients hold what
     another visit differs by.
     """
 
@@ -144,11 +146,11 @@ class Row:
     def launch_path(self) -> bool:
         """Whether its time includes the lab's launch path, and so says nothing of a document's program.
 
-        True of a form rebuilt from a document (origin ``seed``) that is called through an operator of the lab's, or a
-        gradient in Python, where the clock times the call and not its kernels alone: ``wall`` and ``hot``, and on a
+        True of a form of origin ``rebuilt`` that is called through an operator of the lab's, or a gradient in Python,
+        where the clock times the call and not its kernels alone: ``wall`` and ``hot``, and on a
         CPU every clock. The authors' own way in is a C++ extension; a replayed graph has no way in at all.
         """
-        if self.origin != "seed" or not self.operator or self.clock == "none":
+        if self.origin != "rebuilt" or not self.operator or self.clock == "none":
             return False
         return self.clock in ("wall", "hot") or self.device == "cpu"
 

@@ -32,10 +32,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from hypatia_lab import reader_kernel, source_file
-from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.experiments import Experiment, Source
-from hypatia_lab.reader_kernel import Own, OwnError
+from hypatia_lab.kernels.compiled import compile_missing, compiled
+from hypatia_lab.strangers import reader_kernel, source_file
+from hypatia_lab.strangers.reader_kernel import Own, OwnError
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DTYPES, Operation, Workload, operations, register, tail
 

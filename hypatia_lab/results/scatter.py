@@ -1,6 +1,6 @@
 """How far one ratio, or one time, differs from visit to visit: on another chip of its model, on another day.
 
-:mod:`hypatia_lab.spread` makes these figures of the committed records, and a test holds them to it.
+:mod:`hypatia_lab.results.visits` makes these figures of the committed records, and a test holds them to it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BETWEEN: Scatter = {
 }
 """Of ratios: of two programs that take the same time within ±2%, of others, and where a tuner chose the kernels.
 
-What :func:`hypatia_lab.spread.estimated` makes of the committed records, to two digits.
+What :func:`hypatia_lab.results.visits.estimated` makes of the committed records, to two digits.
 """
 BETWEEN_TIMES: Scatter = {
     "NVIDIA H100 80GB HBM3": {

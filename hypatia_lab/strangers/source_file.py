@@ -1,8 +1,8 @@
 """A reader's Python file: its digest, running it as a module, and what is said of one that fails.
 
-Shared by :mod:`hypatia_lab.reader_kernel` (a kernel of the reader's), :mod:`hypatia_lab.tasks` (a problem from
-elsewhere, and its candidate) and :mod:`hypatia_lab.programs` (a program from outside). Each raises an ``error`` of its
-own, whose message begins with file and line.
+Shared by :mod:`hypatia_lab.strangers.reader_kernel` (a kernel of the reader's), :mod:`hypatia_lab.strangers` (a problem
+from elsewhere, and its candidate) and :mod:`hypatia_lab.strangers.programs` (a program from outside). Each raises an
+``error`` of its own, whose message begins with file and line.
 """
 
 from __future__ import annotations
@@ -71,6 +71,6 @@ def said(cause: BaseException, path: Path | None = None) -> str:
     line = f":{there[-1]}" if there else ""
     message = (str(cause).strip() or "no message").splitlines()[0]
     own = type(cause).__module__.startswith("hypatia_lab") or (
-        isinstance(cause, ValueError) and frames and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
+        isinstance(cause, ValueError) and frames and Path(frames[-1].filename).is_relative_to(Path(__file__).parents[1])
     )
     return f"{line}: {message}" if own else f"{line}: {type(cause).__name__}: {message[:200]}"

@@ -34,11 +34,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import source_file, variants
+from hypatia_lab import variants
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe, Source
-from hypatia_lab.names import unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.probes.probe import Emit, Ended, probe
 from hypatia_lab.probes.program import Shell
+from hypatia_lab.strangers import source_file
 from hypatia_lab.workloads import Workload, operations
 
 NAME = r"[a-z][a-z0-9_]{0,63}"
@@ -359,6 +360,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     # This module under its own name: the program file registers with that one.
-    from hypatia_lab.programs import main as commands
+    from hypatia_lab.strangers.programs import main as commands
 
     commands()

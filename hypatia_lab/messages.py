@@ -1,4 +1,4 @@
-"""What is said of a name that there is not: the nearest one there is."""
+"""One line for a reason: of a name that there is not, the nearest one there is; of an exception, what it says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ FEW = 8
 """So many known names are listed beside the nearest one."""
 NEAR = 0.7
 """How alike a name must be to be taken for a slip: "cpu" is no guess at "tpu"."""
+LONGEST = 200
+"""Characters of an exception's message."""
 
 
 def unknown(what: str, name: object, known: Iterable[str], of: str = "") -> str:
@@ -26,3 +28,13 @@ def unknown(what: str, name: object, known: Iterable[str], of: str = "") -> str:
 
 def _shown(name: str) -> str:
     return name or repr(name)
+
+
+def one_line(cause: BaseException) -> str:
+    """The type of ``cause`` and the first line of its message, cut.
+
+    A line that ends with a colon announces the next one, which is then said too.
+    """
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or ["no message"]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(cause).__name__}: {said[:LONGEST]}"

@@ -17,7 +17,7 @@ from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
-from hypatia_lab.scatter import PRESENT, Scatter, between, class_of, weight
+from hypatia_lab.results.scatter import PRESENT, Scatter, between, class_of, weight
 
 CHIPS = 5
 """With fewer chips nothing is said of the next one."""
@@ -150,7 +150,7 @@ GROSS = 16.0
 class Visit:
     """One figure, the ratio or the time that ``fact`` names, on one visit to a ``model``, which a record is.
 
-    ``kind`` is its class in :data:`hypatia_lab.scatter.BETWEEN`, ``logs`` are the logarithms of its processes.
+    ``kind`` is its class in :data:`hypatia_lab.results.scatter.BETWEEN`, ``logs`` are the logarithms of its processes.
     """
 
     model: str
@@ -200,7 +200,8 @@ def _times(record: Record) -> Iterator[Visit]:
 
 
 def estimated(found: Visits, kinds: int = 3) -> Scatter:
-    """The scatter of every class of every model that was visited twice (:data:`hypatia_lab.scatter.BETWEEN`), by clock.
+    """The scatter of every class of every model that was visited twice (:data:`hypatia_lab.results.scatter.BETWEEN`),
+    by clock.
 
     ``found`` are :func:`visits`. A class with fewer than :data:`LEAST` figures on a model has what all GPUs, or all
     CPUs, have of it. Where those are fewer, too, tuned and other ratios that are not level count as one class.
@@ -248,7 +249,7 @@ def facts(rows: Iterable[Row], records: Iterable[Record]) -> dict[tuple[str, Fac
     """Machine and fact → the one row that the book tells of them; its interval holds what another visit differs by.
 
     Where several experiments of a machine measured one ratio it is that of the greatest
-    :func:`hypatia_lab.scatter.weight`.
+    :func:`hypatia_lab.results.scatter.weight`.
     """
     models = {(one.machine, one.experiment): (one.device_name, one.run["started"]) for one in records}
 
