@@ -252,7 +252,6 @@ RIGHT: list[tuple[str, str, str, str, str, list[tuple[int, ...]], float]] = [
     ("linear_relu", "cuda", "float16", "ieee", "forward", PACKED + SHARED + NAMED[:2], 6e-4),
     ("linear_relu", "cuda", "float32", "tf32", "forward", PACKED + SHARED + ODD + NAMED, 3.5e-4),
     ("linear_relu", "fp16x3", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
-    ("linear_relu", "fp16x3_once", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "fp16x3_cuda", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "fp16x3_cuda_once", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "tf32x3", "float32", "ieee", "forward", ODD + NAMED, 5e-7),

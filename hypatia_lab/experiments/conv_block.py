@@ -43,8 +43,8 @@ ON_GPU = (
         (
             f"{BOTH} eager_graph",
             {
-                "float32": "naive naive_malloc whole_bf16x3 whole_bf16x3_graph",
-                "": "triton whole triton_graph whole_graph",
+                "float32": "naive naive_malloc whole_bf16x3",
+                "": "triton whole",
             },
             "#new",
             {"first": "#apart"},

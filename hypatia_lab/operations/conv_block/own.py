@@ -7,7 +7,7 @@ which holds float32's answer to about 3e-5 and is judged as float32's own. The o
 allowed it multiplies most numbers in float16, which is as fine, and all as in bf16x3 where float16 cannot hold them.
 The kernels: ``kernels/conv_block/``.
 
-A captured form (``triton_graph`` and so on) is its variant recorded as a CUDA graph once; a call replays it.
+``eager_graph`` is eager recorded as a CUDA graph once; a call replays it.
 """
 
 from __future__ import annotations
@@ -296,6 +296,5 @@ for _operation in OPERATIONS:
             _own = partial(_own, splits=("bfloat16/ieee", 3) if _precision else None)
             _label = _words + (", float32 as three bfloat16 products" if _precision else "")
             _own(_name, needs=_need, label=_label)(_made)
-            _own(f"{_name}_graph", needs=_on_gpu(_need), label=f"{_label}, replayed")(captured(_made))
     _peer = partial(variant, _operation, origin="peer", directions=DIRECTIONS, tags=("library",))
     _peer("eager_graph", needs=_on_gpu(PEERS["eager"][1]))(captured(PEERS["eager"][0]))

@@ -180,21 +180,6 @@ def tf32x3(workload: Workload, inputs: Inputs) -> Run:
 
 @variant(
     "linear_relu",
-    "fp16x3_once",
-    origin="own",
-    needs=_split,
-    maths=("ieee",),
-    label="three float16 products, weights split once",
-    tags=("split",),
-    splits=("float16/ieee", 3),
-)
-def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
-    """fp16x3 where W is split when it changes and not in every call, as in inference: of that x alone is timed."""
-    return _once(inputs, cuda=False)
-
-
-@variant(
-    "linear_relu",
     "fp16x3_cuda_once",
     origin="own",
     needs=_split_cuda,
@@ -204,11 +189,7 @@ def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
     splits=("float16/ieee", 3),
 )
 def fp16x3_cuda_once(workload: Workload, inputs: Inputs) -> Run:
-    """fp16x3_cuda where W is split when it changes and not in every call."""
-    return _once(inputs, cuda=True)
-
-
-def _once(inputs: Inputs, *, cuda: bool) -> Run:
+    """fp16x3_cuda where W is split when it changes and not in every call, as in inference: of that x alone is timed."""
     from hypatia_lab.kernels.linear_relu.linear_relu_split import split_once
 
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
@@ -217,7 +198,7 @@ def _once(inputs: Inputs, *, cuda: bool) -> Run:
     def run() -> torch.Tensor:
         if not held[0].current:
             held[0] = split_once(weight)
-        return linear_relu_split_once(x, weight, held[0].values, held[0].exponents, bias, "fp16x3", cuda)
+        return linear_relu_split_once(x, weight, held[0].values, held[0].exponents, bias, "fp16x3", True)
 
     return run
 
