@@ -562,36 +562,6 @@ def test_a_dynamic_batch_is_fused_and_runs_at_any_size():
         torch.testing.assert_close(result(x), module(x))
 
 
-BIAS_RELU = """
-import torch
-from hypatia_lab.kernels.linear_relu.bias_relu import bias_relu
-
-for rows, columns in ((1, 1), (3, 7), (4, 256), (5, 257), (130, 33), (0, 4), (4, 0)):
-    g = torch.Generator().manual_seed(rows)
-    y, bias = torch.randn(rows, columns, generator=g), torch.randn(columns, generator=g)
-    expected = torch.relu(y + bias)
-    bias_relu(y, bias)
-    assert torch.equal(y, expected), (rows, columns)
-y, bias = torch.tensor([[float("nan"), float("inf"), -float("inf"), -1.0]]), torch.zeros(4)
-bias_relu(y, bias)
-assert y[0, 0].isnan() and y[0, 1:].tolist() == [float("inf"), 0.0, 0.0]
-y = torch.ones(4, 6)
-for wrong in ((y[:, ::2], bias[:3]), (y, bias), (y[0], bias), (y.double(), torch.ones(6)), (y.t(), bias)):
-    try:
-        bias_relu(*wrong)
-    except ValueError as error:
-        print(error)
-    else:
-        raise AssertionError("no error")
-"""
-
-
-def test_bias_and_relu_in_one_kernel_agree_with_torch(interpreted):
-    said = interpreted(BIAS_RELU).splitlines()
-    assert len(said) == 5
-    assert sum("must be float32" in line for line in said) == 1
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(choose_device("auto") == "cpu", reason="there is no GPU")
 @pytest.mark.parametrize("shape", [(1, 8, 8), (64, 784, 256), (33, 130, 10), (128, 512, 512), (5, 3, 4097)])

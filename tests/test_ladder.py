@@ -109,7 +109,7 @@ class Driver:
 def test_a_tensor_map_is_asked_for_as_the_driver_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     monkeypatch.setattr(loader, "driver", lambda: driver)
-    loader._encoded.cache_clear()
+    loader.encoded.cache_clear()
     matrix = torch.zeros(30, 80, dtype=torch.bfloat16)[:, :72]
     found = loader.tensor_map(matrix, 128, 64)
     loader.tensor_map(matrix, 128, 64)
@@ -121,13 +121,13 @@ def test_a_tensor_map_is_asked_for_as_the_driver_wants_it(monkeypatch: pytest.Mo
     assert [call[n].value for n in (8, 9, 10, 11)] == [0, 3, 3, 0]
     with pytest.raises(RuntimeError, match="a tensor map of 30 × 8 .* failed: CUDA_ERROR_INVALID_VALUE"):
         loader.tensor_map(matrix[:, 1:9], 128, 64)
-    loader._encoded.cache_clear()
+    loader.encoded.cache_clear()
 
 
 def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, stream = Driver(), SimpleNamespace(cuda_stream=77)
     monkeypatch.setattr(loader, "driver", lambda: driver)
-    monkeypatch.setattr(loader, "_cuda_kernel", lambda name, instance: SimpleNamespace(handle=12345))
+    monkeypatch.setattr(loader, "cuda_kernel", lambda name, instance: SimpleNamespace(handle=12345))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     launch = loader.cuda_launcher.__wrapped__("no", "such<kernel>", shared=100_000)
     x = torch.zeros(3)

@@ -438,27 +438,6 @@ def test_the_worked_example_of_the_book_becomes_a_page(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-TRITON = """
-import sys
-from pathlib import Path
-
-from hypatia_lab import check, reader_kernel, variants
-from hypatia_lab.workloads import Workload
-
-found = reader_kernel.load(Path(sys.stdin.read()))
-for shape in ((3, 5), (4, 64), (2, 129)):
-    for dtype in ("float32", "bfloat16", "float16"):
-        problem = check.Problem(Workload(found.name, shape, dtype), "cpu")
-        run = variants.find(found.name, "triton").factory(problem.workload, problem.inputs)
-        seen = check.check(run, problem)
-        assert seen.ok, (shape, dtype, seen.reason)
-"""
-
-
-def test_the_examples_triton_kernel_is_right_where_it_can_be_interpreted(interpreted):
-    interpreted(TRITON, str(EXAMPLE))
-
-
 def test_the_examples_fault_is_told():
     import torch
 
