@@ -108,6 +108,12 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The optimizer knows no costs that were measured on this machine before."""
+    monkeypatch.setattr("hypatia_lab.egraph.measure.cost_file", lambda device: tmp_path / "costs.json")
+
+
 @pytest.fixture(scope="module")
 def planned() -> Iterator[None]:
     """Calls on a GPU are planned, whatever the environment says."""
