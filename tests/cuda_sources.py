@@ -90,8 +90,9 @@ def emulation(
         def launcher(name: str, kernel: str, *template: str | int, shared: int = 0, cluster: int = 1, **_: Any) -> Any:
             assert shared <= 227 * 1024
             instance = loader.instance_of(kernel, *template)
-            together = next((names for names, own in instances.items() if instance in own), name)
-            library = emulator(together, tuple(instances.get(together, (instance,))))
+            found = (one for one in instances.items() if instance in one[1])
+            names, together = next(found, (name, [instance]))
+            library = emulator(names, tuple(together))
             return lambda grid, block, *given: launch(
                 library, instance, grid, block, given, at_once(instance, grid[0], cluster)
             )

@@ -48,7 +48,7 @@ def forks(
 ) -> Iterator[Callable[..., None]]:
     """Calls functions of files in the folder ``sources``: of a file's stem, a function's name and its arguments.
 
-    The file ``beginning`` is imported once, before, with ``arguments`` in ``sys.argv``. Nothing that one call leaves
+    The module ``beginning`` is imported once, before, with ``arguments`` in ``sys.argv``. Nothing that one call leaves
     behind is seen by the next. A call fails as the function does, with what it printed, which ``scratch`` keeps.
     """
     complaints = scratch / "complaints"

@@ -232,6 +232,6 @@ def test_whoever_waits_for_a_call_waits_no_longer_than_for_eagers(row: str) -> N
 
 @pytest.mark.slow
 def test_a_fresh_process_calls_what_is_planned_without_triton_and_at_once(tmp_path: Path) -> None:
-    with forks(Path(__file__).resolve().parent / "plans", tmp_path, "fresh") as call:
+    with forks(Path(__file__).resolve().parent / "plans", tmp_path, "torch") as call:
         call("fresh", "record_a_call")
         call("fresh", "call_at_once")

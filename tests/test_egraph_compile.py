@@ -99,12 +99,11 @@ def chain(layers: int) -> torch.fx.GraphModule:
 @pytest.mark.parametrize(("layers", "goal_ms"), [(3, 50), (30, 100), (100, 250), (300, 1000)])
 def test_the_way_from_graph_to_graph_is_short_and_needs_no_recursion(layers, goal_ms):
     graph, x = chain(layers), torch.randn(4, 8)
-    took = []
-    for _ in range(3):
+    took: list[float] = []
+    while not took or (min(took) >= 3 * goal_ms and len(took) < 3):  # a machine may be slow for a while
         start = time.process_time()
         result = rewrite_graph(graph, costs=Costs("cpu"))
         took.append(1e3 * (time.process_time() - start))
-    print(f"{layers} layers: {min(took):.0f} ms of processor time, {result.report.seconds}")
     assert result.report.nodes_after == layers
     assert targets(result).count("relu") == 0
     torch.testing.assert_close(result(x), graph(x))

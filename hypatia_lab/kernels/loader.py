@@ -222,7 +222,7 @@ def cubin(name: str, instance: str) -> tuple[bytes, bytes]:
     major, minor = torch.cuda.get_device_capability()
     # Hopper's own instructions (wgmma, setmaxnreg) need the target that no other GPU runs.
     arch = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))
-    source, depends = _source(name)
+    source, depends = sources_of(name)
     key = hashlib.sha256("\0".join([source, depends, instance, arch]).encode()).hexdigest()[:16]
     stored = cache_folder() / f"{Path(name).name}-{key}.cubin"
     try:
@@ -244,7 +244,7 @@ def cuda_kernel(name: str, instance: str) -> Any:
     return ObjectCode.from_cubin(code, symbol_mapping={instance: symbol}).get_kernel(instance)
 
 
-def _source(name: str) -> tuple[str, str]:
+def sources_of(name: str) -> tuple[str, str]:
     """Text of ``<name>.cu``, and that of the lab's own files that it includes."""
     path = SOURCES / f"{name}.cu"
     return path.read_text(), _included(path)

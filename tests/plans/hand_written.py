@@ -65,9 +65,9 @@ def split(x: list[torch.Tensor], weight: list[torch.Tensor], bias: torch.Tensor)
 
 @operator("both", planned=True)
 def both(x: list[torch.Tensor], weight: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    pair = split_products.Terms(*x), split_products.Terms(*weight)
+    left, right = split_products.Terms(*x), split_products.Terms(*weight)
     out = torch.empty(len(x[0]), len(weight[0])), torch.empty(len(weight[0]), len(x[0]))
-    split_products.multiply([(*pair, out[0]), (*pair[::-1], out[1])])
+    split_products.multiply([(left, right, out[0]), (right, left, out[1])])
     return out
 
 
