@@ -61,7 +61,7 @@ def forks(
             stdout=subprocess.PIPE,
             stderr=told,
             text=True,
-            env=os.environ | {"PYTHONPATH": path} | (environment or {}),
+            env=os.environ | {"PYTHONPATH": path} | dict(environment or {}),
         ) as server,
     ):
         assert server.stdin is not None

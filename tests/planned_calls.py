@@ -102,12 +102,14 @@ LINEAR = {
     "triton": Call(tensor.linear_relu_triton, lambda: matrices(64, 128, 96), ("ieee",)),
     "triton tf32": Call(tensor.linear_relu_triton, lambda: matrices(64, 128, 96, float32), ("tf32",)),
     **{
-        name: Call(tensor.linear_relu_cuda, lambda given=given: matrices(*given), (math,), hopper=True)
-        for name, math, given in (
-            ("cuda", "ieee", (64, 128, 96)),
-            ("cuda tf32", "tf32", (64, 128, 96, float32)),
-            ("cuda, odd", "ieee", (33, 777, 65)),
-            ("cuda, few rows", "ieee", (5, 77, 65)),
+        name: Call(
+            tensor.linear_relu_cuda, lambda shape=shape, dtype=dtype: matrices(*shape, dtype), (math,), hopper=True
+        )
+        for name, math, shape, dtype in (
+            ("cuda", "ieee", (64, 128, 96), torch.bfloat16),
+            ("cuda tf32", "tf32", (64, 128, 96), float32),
+            ("cuda, odd", "ieee", (33, 777, 65), torch.bfloat16),
+            ("cuda, few rows", "ieee", (5, 77, 65), torch.bfloat16),
         )
     },
     "fused": Call(backward.linear_relu_fused, lambda: matrices(64, 128, 96)),

@@ -266,7 +266,7 @@ def test_a_misfit_of_the_fused_gradients_is_refused_by_name() -> None:
 def test_opcheck_passes(name: str) -> None:
     run = operation(name)
     for given in (tensors(2, 3, dtype=torch.float32), [*tensors(3, dtype=torch.bfloat16)[:2], None]):
-        torch.library.opcheck(getattr(run, "default", run), given)
+        torch.library.opcheck(getattr(run, "default", run), tuple(given))
 
 
 def test_opcheck_passes_for_the_fused_gradients() -> None:

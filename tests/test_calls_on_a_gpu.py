@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 from planned_calls import (
     CALLS,
     DEVICE,
+    Form,
     Tensors,
     block,
     each_call,
@@ -92,7 +93,8 @@ class Right:
 
     def cases(self) -> Iterator[tuple[Workload, str, float]]:
         for operation, name, shape, kind in product(self.operations, self.names, self.shapes, self.allowed):
-            yield Workload(operation, shape, *kind.split("/"), self.direction), name, self.allowed[kind]
+            dtype, math = kind.split("/")
+            yield Workload(operation, shape, dtype, math, self.direction), name, self.allowed[kind]
 
 
 TILED = {"bfloat16/ieee": 4e-3, "float16/ieee": 6e-4, "float32/tf32": 3.5e-4}  # TF32 rounded; cut off it is 7e-4
@@ -194,7 +196,7 @@ def test_opcheck_passes(name: str) -> None:
     call = CALLS[name]
     given = call.ready()
     for one in (given, leaves(given)) if call.differentiable else (given,):
-        torch.library.opcheck(call.operator.call, call.arguments(one))
+        torch.library.opcheck(call.operator.call, call.arguments(one))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, float32])
@@ -279,7 +281,7 @@ def test_torch_compile_takes_it_whole(name: str) -> None:
     call = CALLS[name]
     given = call.ready()
     torch.compiler.reset()
-    form = call.form
+    form: Form = call.form
     compiled = torch.compile(lambda *tensors: form(*tensors) * 2, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(*given), form(*given) * 2)
 

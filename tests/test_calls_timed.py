@@ -146,7 +146,8 @@ def step(form: Form, given: Tensors) -> Callable[[], Any]:
 
 
 def plain_block(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-    return conv_block.conv_block(x, *others, "none")
+    weight, bias, gamma, beta = others
+    return conv_block.conv_block(x, weight, bias, gamma, beta, "none")
 
 
 Pair = tuple[Callable[[], Any], Callable[[], Any]]

@@ -380,9 +380,13 @@ def test_the_check_finds_torchs_wrong_gradient_of_one_image_channels_last() -> N
 # ---------------------------------------------------------------- the pipeline
 
 
-def tensors(batch: int = 2, inner: int = 3, outer: int = 4, height: int = 7, width: int = 6) -> list[torch.Tensor]:
+Five = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def tensors(batch: int = 2, inner: int = 3, outer: int = 4, height: int = 7, width: int = 6) -> Five:
     shapes = (batch, inner, height, width), (outer, inner, 3, 3), (outer,), (outer,), (outer,)
-    return normal(*shapes, device=DEVICE, seed=1)
+    x, weight, bias, gamma, beta = normal(*shapes, device=DEVICE, seed=1)
+    return x, weight, bias, gamma, beta
 
 
 def runnable() -> list[str]:

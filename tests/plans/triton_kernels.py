@@ -1,6 +1,6 @@
 """Triton's kernels, compiled for Hopper and launched by a plan: with the parameters that their machine code has."""
 
-# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 import re
