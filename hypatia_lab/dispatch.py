@@ -68,7 +68,7 @@ LIBRARY = ("eager", "epilogue", "group_norm")
 
 _CHOOSING = threading.RLock()
 """Held while something is chosen: two measurements at a time would disturb each other."""
-_told: set[tuple[str, str]] = set()
+told: set[tuple[str, str]] = set()
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Dispatcher:
         assert weight is not None
         if torch.compiler.is_compiling() or (torch.is_grad_enabled() and _requires_grad(tensors)):
             return eager(*tensors)
-        capturing = _capturing(x)
+        capturing = is_capturing(x)
         key = (
             "graph" if capturing else clock,
             compilers,
@@ -112,7 +112,7 @@ class Dispatcher:
         )
         form = self.forms.get(key)
         if form is None:
-            form = self.forms.get((clock, *key[1:]), eager) if capturing else self._choose(key, tensors)
+            form = self.forms.get((clock, *key[1:]), eager) if capturing else self.choose(key, tensors)
         return form(*tensors)
 
     def _math(self) -> str:
@@ -121,7 +121,7 @@ class Dispatcher:
         except RuntimeError:  # PyTorch's old and new switches say different things
             return "unknown"
 
-    def _choose(self, key: tuple[Any, ...], tensors: Sequence[torch.Tensor | None]) -> Form:
+    def choose(self, key: tuple[Any, ...], tensors: Sequence[torch.Tensor | None]) -> Form:
         clock, compilers, *_, kind, _, precision, autocast = key
         if clock not in CLOCKS:
             raise ValueError(unknown("clock", clock, CLOCKS))
@@ -217,9 +217,9 @@ class Dispatcher:
                 runs[name] = run
         if len(runs) < 2:
             return "eager"
-        name, rival = quickest(_samples(runs, clock, device, BUDGET_S))
+        name, rival = quickest(timed(runs, clock, device, BUDGET_S))
         racing = {one: runs[one] for one in dict.fromkeys(("eager", rival or name, name)) if one in runs}
-        return confirmed(name, rival, _samples(racing, clock, device, RACE_S)) if name != "eager" else name
+        return confirmed(name, rival, timed(racing, clock, device, RACE_S)) if name != "eager" else name
 
 
 def folder() -> Path:
@@ -272,12 +272,12 @@ def _gain(library: Sequence[float], own: Sequence[float]) -> float:
     return -1.0 if math.isnan(low) else low - 1
 
 
-def _samples(runs: Mapping[str, Callable[[], Any]], clock: str, device: str, budget_s: float) -> dict[str, list[float]]:
+def timed(runs: Mapping[str, Callable[[], Any]], clock: str, device: str, budget_s: float) -> dict[str, list[float]]:
     timings = timer.measure(runs, clock, device, budget_s=budget_s)
     return {name: one.samples_us for name, one in timings.items() if isinstance(one, timer.Timing) and one.samples_us}
 
 
-def _capturing(x: torch.Tensor) -> bool:
+def is_capturing(x: torch.Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
@@ -346,8 +346,8 @@ def _differs(answer: torch.Tensor, right: torch.Tensor, work: Workload) -> str:
 
 
 def _tell(operation: str, name: str, reason: str) -> None:
-    if (operation, name) not in _told:
-        _told.add((operation, name))
+    if (operation, name) not in told:
+        told.add((operation, name))
         warnings.warn(f"{operation}: {name} is left out: {reason}", RuntimeWarning, stacklevel=2)
 
 

@@ -151,35 +151,46 @@ def committed_book() -> Path:
     return build.build(output=paths.BUILD / "committed" / "html", say=print).parent
 
 
-INTERPRETER = """
-import torch
-from triton import language
-from triton.language import core
-from triton.runtime import interpreter
-
-torch.testing.assert_close(0, 0)
-if hasattr(interpreter, "_patch_lang"):  # private: another version may do without
-    replaced = interpreter._patch_lang(lambda: (language, core))
-    interpreter._patch_lang = lambda function: type(replaced)()
-"""
-"""What takes seconds: importing torch, Triton and what ``torch.testing`` imports on its first call, and replacing
-Triton's language by what is interpreted. Triton does that whenever a kernel calls a function, and searches all of it.
-"""
-
-
 @pytest.fixture(scope="session")
-def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """Runs Python source in a process of its own whose Triton kernels are interpreted; returns what it printed.
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., None]]:
+    """Calls functions of the files in ``interpreted`` in a process whose Triton kernels are interpreted: :func:`forks`.
 
-    ``given`` is its standard input. The test fails with the process's complaint, and is skipped where Triton cannot
-    interpret.
+    The test is skipped where Triton cannot interpret.
     """
     triton = pytest.importorskip("triton")
     newest = tuple(map(int, numpy.__version__.split(".")[:2]))
     if newest >= (2, 4) and tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 6):
         pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
-    with forks(INTERPRETER, tmp_path_factory.mktemp("interpreted"), environment={"TRITON_INTERPRET": "1"}) as run:
-        yield run
+    scratch, sources = tmp_path_factory.mktemp("interpreted"), Path(__file__).resolve().parent / "interpreted"
+    with forks(sources, scratch, environment={"TRITON_INTERPRET": "1"}) as call:
+        yield call
+
+
+@pytest.fixture
+def seeded() -> None:
+    """Random numbers are the same in every test."""
+    import torch
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The optimizer knows no costs that were measured on this machine before."""
+    monkeypatch.setattr("hypatia_lab.egraph.measure.cost_file", lambda device: tmp_path / "costs.json")
+
+
+@pytest.fixture(scope="module")
+def planned() -> Iterator[None]:
+    """Calls on a GPU are planned, whatever the environment says."""
+    from hypatia_lab.kernels import loader, plans
+
+    if missing := loader.cpp_missing():
+        pytest.skip(missing)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "DEVICES", {"cuda"})
+        assert plans.available(), loader.BROKEN
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

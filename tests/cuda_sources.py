@@ -77,8 +77,8 @@ def emulation(
 ) -> Any:
     """A fixture: launches go to emulators of those kernels of each source, of a GPU of so many multiprocessors.
 
-    Sources that are named together, a blank between, are built together. A source that is not named is built with each
-    kernel that is launched. ``at_once`` says how many blocks run at once, given an instance, its grid's blocks and the
+    Sources that are named together, a blank between, are built together. A kernel that is not named is built alone when
+    it is launched. ``at_once`` says how many blocks run at once, given an instance, its grid's blocks and the
     cluster that its launcher was asked for.
     """
 
@@ -90,8 +90,9 @@ def emulation(
         def launcher(name: str, kernel: str, *template: str | int, shared: int = 0, cluster: int = 1, **_: Any) -> Any:
             assert shared <= 227 * 1024
             instance = loader.instance_of(kernel, *template)
-            together = next((names for names in instances if name in names.split()), name)
-            library = emulator(together, tuple(instances.get(together, (instance,))))
+            found = (one for one in instances.items() if instance in one[1])
+            names, together = next(found, (name, [instance]))
+            library = emulator(names, tuple(together))
             return lambda grid, block, *given: launch(
                 library, instance, grid, block, given, at_once(instance, grid[0], cluster)
             )

@@ -1,65 +1,67 @@
-"""A process that has done once what takes seconds, and forks another one for every source that it is given."""
+"""A process that has done once what takes seconds, and forks another one for every function that it is to call."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import importlib
 import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-SERVER = """
-import json, linecache, os, sys, traceback
 
-known = {"__name__": "__main__"}
-exec(sys.argv.pop(1), known)
-print("ready", flush=True)
-for line in sys.stdin:
-    source, *files = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        for number, name in enumerate(files):
-            os.dup2(os.open(name, os.O_RDWR), number)
-        sys.stdin = open(0)
-        # Tracebacks show the lines, whose numbers say little.
-        linecache.cache["source"] = len(source), None, source.splitlines(keepends=True), "source"
-        status = 0
-        try:
-            exec(compile(source, "source", "exec"), known)
-        except BaseException:
-            status = 1
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    print(os.waitpid(child, 0)[1], flush=True)
-os._exit(0)  # tidying up torch takes a second
-"""
+def serve(beginning: str) -> None:
+    """Imports ``beginning``, and calls in a fork what every line of standard input names; prints how it ended."""
+    importlib.import_module(beginning)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        module, function, arguments = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            os.dup2(2, 1)
+            status = 0
+            try:
+                getattr(importlib.import_module(module), function)(*arguments)
+            except BaseException:
+                status = 1
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        print(os.waitpid(child, 0)[1], flush=True)
+    os._exit(0)  # tidying up torch takes a second
 
 
 @contextlib.contextmanager
 def forks(
-    beginning: str, folder: Path, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> Iterator[Callable[..., str]]:
-    """Runs Python source after ``beginning``, which is run once; returns what it printed, and fails as it does.
+    sources: Path,
+    scratch: Path,
+    beginning: str = "beginning",
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Callable[..., None]]:
+    """Calls functions of files in the folder ``sources``: of a file's stem, a function's name and its arguments.
 
-    Nothing that one source leaves behind is seen by the next. What it is given as ``given`` is its standard input; the
-    three streams are files in ``folder``.
+    The module ``beginning`` is imported once, before, with ``arguments`` in ``sys.argv``. Nothing that one call leaves
+    behind is seen by the next. A call fails as the function does, with what it printed, which ``scratch`` keeps.
     """
-    streams = [folder / name for name in ("given", "printed", "complaint")]
-    for path in streams:
-        path.write_text("", encoding="utf-8")
+    complaints = scratch / "complaints"
+    path = os.pathsep.join([str(sources), *sys.path])
     with (
-        streams[2].open("a") as told,
+        complaints.open("a+", encoding="utf-8") as told,
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", SERVER, beginning, *arguments],
+            [sys.executable, "-W", "ignore", __file__, beginning, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=told,
             text=True,
-            env=os.environ | (environment or {}),
+            env=os.environ | {"PYTHONPATH": path} | dict(environment or {}),
         ) as server,
     ):
         assert server.stdin is not None
@@ -68,14 +70,24 @@ def forks(
 
         def answers(expected: str) -> None:
             status = answer.readline().strip()
-            assert status == expected, f"status {status}: {streams[2].read_text(encoding='utf-8')[-4000:]}"
+            assert status == expected, f"status {status}: {complaints.read_text(encoding='utf-8')[-4000:]}"
 
-        def run(source: str, given: str = "") -> str:
-            for path, text in zip(streams, (given, "", ""), strict=True):
-                path.write_text(text, encoding="utf-8")
-            print(json.dumps([source, *map(str, streams)]), file=ask, flush=True)
+        def call(module: str, function: str, *arguments: Any) -> None:
+            told.truncate(0)
+            print(json.dumps([module, function, arguments]), file=ask, flush=True)
             answers("0")
-            return streams[1].read_text(encoding="utf-8")
 
         answers("ready")
-        yield run
+        yield call
+
+
+def checks(sources: Path) -> Iterator[tuple[str, str, bool]]:
+    """File, name and whether it takes an argument, of every function ``check_…`` of the files in ``sources``."""
+    for path in sorted(sources.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("check_"):
+                yield path.stem, node.name, bool(node.args.args)
+
+
+if __name__ == "__main__":
+    serve(sys.argv.pop(1))

@@ -29,7 +29,7 @@ EAGER_S = 2e-3
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of its own, and nothing known in memory."""
     monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
-    monkeypatch.setattr(dispatch, "_told", set())
+    monkeypatch.setattr(dispatch, "told", set())
     for one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()):
         monkeypatch.setattr(one, "forms", {})
         monkeypatch.setattr(one, "chosen", {})
@@ -72,7 +72,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     def samples(runs: dict[str, Any], *how: Any) -> dict[str, list[float]]:
         return {name: [2.0 if name == "eager" else 1.0] * 4 for name in runs}
 
-    monkeypatch.setattr(dispatch, "_samples", samples)
+    monkeypatch.setattr(dispatch, "timed", samples)
 
 
 def test_the_quickest_of_planted_forms_is_chosen_and_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -154,7 +154,7 @@ def test_another_form_of_the_librarys_has_to_be_the_quicker_twice(monkeypatch: p
     plain = LINEAR_RELU.direct["eager"]
     one = planted(monkeypatch, epilogue=plain)
     drawn = iter([{"eager": slow, "epilogue": quick}, {"eager": quick, "epilogue": slow}])
-    monkeypatch.setattr(dispatch, "_samples", lambda *given: next(drawn))
+    monkeypatch.setattr(dispatch, "timed", lambda *given: next(drawn))
     one("wall", False, *operands(3))
     assert chosen(one) == ["eager"]
 
@@ -163,7 +163,7 @@ def test_the_winner_has_to_win_again(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = LINEAR_RELU.direct["eager"]
     one = planted(monkeypatch, lucky=plain)
     drawn = iter([{"eager": [10.0] * 4, "lucky": [5.0] * 4}, {"eager": [10.0] * 4, "lucky": [10.0] * 4}])
-    monkeypatch.setattr(dispatch, "_samples", lambda *given: next(drawn))
+    monkeypatch.setattr(dispatch, "timed", lambda *given: next(drawn))
     one("wall", False, *operands(3))
     assert chosen(one) == ["eager"]
 
@@ -244,7 +244,7 @@ def test_threads_measure_once_and_agree(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_later_call_only_looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = operands(3)
     lab.linear_relu(*tensors)
-    monkeypatch.setattr(Dispatcher, "_choose", lambda *given: pytest.fail("chosen again"))
+    monkeypatch.setattr(Dispatcher, "choose", lambda *given: pytest.fail("chosen again"))
     lab.linear_relu(*tensors)
     with pytest.raises(pytest.fail.Exception):
         lab.linear_relu(*operands(4))
@@ -363,7 +363,7 @@ def test_a_captured_call_takes_what_was_chosen_before(monkeypatch: pytest.Monkey
     known, strange, by_wall = operands(3), operands(4), operands(5)
     one("graph", False, *known)
     one("wall", False, *by_wall)
-    monkeypatch.setattr(dispatch, "_capturing", lambda x: True)
+    monkeypatch.setattr(dispatch, "is_capturing", lambda x: True)
     monkeypatch.setattr(one, "measured", lambda *given: pytest.fail("measured during a capture"), raising=False)
     called: list[str] = []
     for key, form in list(one.forms.items()):

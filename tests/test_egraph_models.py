@@ -22,13 +22,10 @@ from hypatia_lab.probes.probe import Ended
 from hypatia_lab.variants import find
 from hypatia_lab.workloads import Workload
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch, tmp_path):
-    torch.manual_seed(0)
-    monkeypatch.setattr("hypatia_lab.egraph.measure.cost_file", lambda device: tmp_path / "costs.json")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    pytest.mark.usefixtures("seeded", "unmeasured"),
+]
 
 
 class Block(nn.Module):

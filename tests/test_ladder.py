@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,25 +13,20 @@ import cuda_sources
 import pytest
 import torch
 from cuda_sources import compiles_without_spills
+from kernel_tensors import DEVICE, matrices, needs_compiler
 from test_linear_relu import agrees
 
 from hypatia_lab.kernels import loader
-from hypatia_lab.machine import choose_device
 from hypatia_lab.operations.linear_relu import ladder
 from hypatia_lab.operations.linear_relu.ladder import STEPS, TILES, Tile
 
-DEVICE = choose_device("auto")
-CORES = [name for name, step in STEPS.items() if isinstance(step.launch, ladder._Cores)]
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
+CORES = {name: step.launch for name, step in STEPS.items() if isinstance(step.launch, ladder.Cores)}
+"""Of the steps on CUDA cores: the kernel, and the rows and columns of its tiles."""
 
 
-def tensors(shape: tuple[int, int, int], dtype: torch.dtype, device: str = "cpu") -> tuple[torch.Tensor, ...]:
-    generator = torch.Generator(device).manual_seed(1)
-    batch, in_features, out_features = shape
-    return tuple(
-        torch.randn(*size, device=device, generator=generator).to(dtype)
-        for size in ((batch, in_features), (out_features, in_features), (out_features,))
-    )
+def tensors(shape: tuple[int, int, int], dtype: torch.dtype, device: str = "cpu") -> list[torch.Tensor]:
+    batch, inner, outer = shape
+    return matrices(batch, inner=inner, outer=outer, dtype=dtype, device=device, seed=1)
 
 
 # ---------------------------------------------------------------- where steps run
@@ -57,11 +53,8 @@ def test_a_step_that_has_no_backward_refuses_what_requires_a_gradient() -> None:
 @needs_compiler
 def test_opcheck_passes() -> None:
     step = runnable("float32")[-1]
-    for arguments in (
-        tensors((6, 8, 4), torch.float32, DEVICE),
-        (*tensors((2, 8, 4), torch.float32, DEVICE)[:2], None),
-    ):
-        torch.library.opcheck(torch.ops.hypatia.linear_relu_step.default, (*arguments, step))
+    arguments = *tensors((2, 8, 4), torch.float32, DEVICE)[:2], None, step
+    torch.library.opcheck(torch.ops.hypatia.linear_relu_step.default, arguments)
 
 
 # ---------------------------------------------------------------- tiles and arguments
@@ -109,7 +102,7 @@ class Driver:
 def test_a_tensor_map_is_asked_for_as_the_driver_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     monkeypatch.setattr(loader, "driver", lambda: driver)
-    loader._encoded.cache_clear()
+    loader.encoded.cache_clear()
     matrix = torch.zeros(30, 80, dtype=torch.bfloat16)[:, :72]
     found = loader.tensor_map(matrix, 128, 64)
     loader.tensor_map(matrix, 128, 64)
@@ -121,13 +114,13 @@ def test_a_tensor_map_is_asked_for_as_the_driver_wants_it(monkeypatch: pytest.Mo
     assert [call[n].value for n in (8, 9, 10, 11)] == [0, 3, 3, 0]
     with pytest.raises(RuntimeError, match="a tensor map of 30 × 8 .* failed: CUDA_ERROR_INVALID_VALUE"):
         loader.tensor_map(matrix[:, 1:9], 128, 64)
-    loader._encoded.cache_clear()
+    loader.encoded.cache_clear()
 
 
 def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, stream = Driver(), SimpleNamespace(cuda_stream=77)
     monkeypatch.setattr(loader, "driver", lambda: driver)
-    monkeypatch.setattr(loader, "_cuda_kernel", lambda name, instance: SimpleNamespace(handle=12345))
+    monkeypatch.setattr(loader, "cuda_kernel", lambda name, instance: SimpleNamespace(handle=12345))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     launch = loader.cuda_launcher.__wrapped__("no", "such<kernel>", shared=100_000)
     x = torch.zeros(3)
@@ -156,9 +149,8 @@ TENSOR_STEPS = [ladder.source_of(step) for step in ladder.ORDER[7:]]
 
 def instances(cores: bool) -> list[str]:
     if cores:
-        scalars = [loader.SCALARS[dtype] for dtype in ("float32", "float64", "bfloat16")]
-        kernels = [step.launch.kernel for step in STEPS.values() if isinstance(step.launch, ladder._Cores)]
-        return [f"linear_relu_{kernel}<{', '.join(pair)}>" for kernel in kernels for pair in scalars]
+        scalars = [loader.SCALARS[dtype] for dtype in ("float32", "bfloat16")]
+        return [loader.instance_of(f"linear_relu_{one.kernel}", *pair) for one in CORES.values() for pair in scalars]
     tiles = [(tile.consumers, tile.width, tile.stages, cluster) for tile in EMULATED_TILES for cluster in (1, 2)]
     return [
         *(f"linear_relu_mma<__nv_bfloat16, {aligned}>" for aligned in ("true", "false")),
@@ -185,10 +177,10 @@ def emulated(step: str, shape: tuple[int, int, int], dtype: str, *, biased: bool
     agrees(out, x, weight, bias)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", pytest.param("float64", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("step", CORES)
 def test_an_emulated_kernel_agrees_with_float64(step: str, dtype: str, emulation: None) -> None:
-    cores: Any = STEPS[step].launch
+    cores = CORES[step]
     emulated(step, (1, 7, 5), dtype)
     emulated(step, (cores.rows + 1, 72, cores.columns + 8), dtype)  # rows that start at multiples of 16 bytes
     emulated(step, (cores.rows + 2, 45, 9), dtype, biased=False)
@@ -228,17 +220,26 @@ def tensor_instances(step: str, dtype: str) -> list[str]:
     return [f"linear_relu_wgmma<{scalar}, {cut}, {1 if step == 'wgmma' else 2}>" for cut in cuts]
 
 
-@pytest.mark.parametrize("step", ladder.ORDER)
+CHECKED = ("conflict_free", "multicast")
+"""Steps whose machine code is looked at each time: of most registers, on CUDA cores and on tensor cores."""
+
+
+def machine_code_of(step: str, dtypes: Sequence[str], folder: Path) -> None:
+    if step in ladder.ORDER[:7]:
+        found = [loader.instance_of(f"linear_relu_{step}", *loader.SCALARS[dtype]) for dtype in dtypes]
+    else:
+        found = tensor_instances(step, dtypes[-1])
+    compiles_without_spills(folder, ladder.source_of(step), found)
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=[pytest.mark.slow] * (step not in CHECKED)) for step in ladder.ORDER]
+)
 def test_a_step_builds_to_machine_code_without_spills(step: str, tmp_path: Path) -> None:
-    tensor = tensor_instances(step, "bfloat16")
-    cores = [f"linear_relu_{step}<float, float>"]
-    compiles_without_spills(tmp_path, ladder.source_of(step), cores if step in ladder.ORDER[:7] else tensor)
+    machine_code_of(step, ["float32"] if step in ladder.ORDER[:7] else ["bfloat16"], tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ladder.ORDER)
 def test_the_other_dtypes_build_to_machine_code_without_spills(step: str, tmp_path: Path) -> None:
-    pairs = [loader.SCALARS[dtype] for dtype in ("float64", "bfloat16", "float16")]
-    cores = [loader.instance_of(f"linear_relu_{step}", *pair) for pair in pairs]
-    tensor = tensor_instances(step, "float16")
-    compiles_without_spills(tmp_path, ladder.source_of(step), cores if step in ladder.ORDER[:7] else tensor)
+    machine_code_of(step, ["float64", "bfloat16", "float16"], tmp_path)

@@ -109,4 +109,4 @@ def test_memory_and_dispatcher_are_both_asked() -> None:
     assert layout.shares_memory(x, x[1:].t())
     assert not layout.shares_memory(x, x.clone())
     with pytest.raises(AssertionError, match="0 bytes copied"):
-        layout._copied(lambda x: x + 1, x)
+        layout.bytes_copied(lambda x: x + 1, x)

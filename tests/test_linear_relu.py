@@ -9,26 +9,17 @@ from typing import Any
 import cuda_sources
 import pytest
 import torch
+from kernel_tensors import DEVICE, error, matrices, on_gpu
 
 from hypatia_lab.kernels import loader
-from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import linear_relu
 from hypatia_lab.operations.linear_relu import ladder
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import MATH, Workload, unaligned
 
-DEVICE = choose_device("auto")
 
-
-def tensors(
-    *batch: int, inner: int = 24, outer: int = 40, dtype: torch.dtype = torch.float32
-) -> tuple[torch.Tensor, ...]:
-    generator = torch.Generator(DEVICE).manual_seed(1)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, device=DEVICE, generator=generator).to(dtype)
-
-    return normal(*batch, inner), normal(outer, inner), normal(outer)
+def tensors(*batch: int, inner: int = 24, outer: int = 40, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return matrices(*batch, inner=inner, outer=outer, dtype=dtype, device=DEVICE, seed=1)
 
 
 OWN = ["naive", "cublas_relu", "aten"]
@@ -59,8 +50,7 @@ def agrees(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch
     expected = linear_relu.reference(x, weight, bias)
     assert out.shape == expected.shape
     assert out.dtype == x.dtype
-    difference = (out.double() - expected).norm() / expected.norm().clamp(min=1e-300)
-    assert float(difference) <= allowed
+    assert error(out, expected) <= allowed
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -104,7 +94,7 @@ def test_a_misfit_is_refused_by_name(name: str, change: Any, message: str) -> No
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(DEVICE == "cpu", reason="two devices are needed: there is no GPU")
+@on_gpu
 @pytest.mark.parametrize("name", ["naive", "cublas_relu", "step_shared"])
 def test_tensors_on_two_devices_are_refused(name: str) -> None:
     x, weight, bias = tensors(6)

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from kernel_tensors import DEVICE, Layers, error, layers, on_gpu
 
 from hypatia_lab.check import Problem, check
-from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp, safety
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 
-DEVICE = choose_device("auto")
-on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
 Parameters = list[torch.Tensor]
-
-
-def tensors(
-    *batch: int, width: int = 16, layers: int = 3, dtype: torch.dtype = torch.float64
-) -> tuple[torch.Tensor, Parameters, Parameters]:
-    """x, weights and biases."""
-    generator = torch.Generator(DEVICE).manual_seed(1)
-
-    def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
-        return (torch.randn(*shape, device=DEVICE, generator=generator) * scale).to(dtype)
-
-    weights = [normal(width, width, scale=(2 / width) ** 0.5) for _ in range(layers)]
-    return normal(*batch, width), weights, [normal(width) for _ in range(layers)]
-
-
-def on_cpu(given: tuple[torch.Tensor, Parameters, Parameters]) -> tuple[torch.Tensor, Parameters, Parameters]:
-    """Where float64 is computed, wherever the tests run."""
-    x, weights, biases = given
-    return x.cpu(), [w.cpu() for w in weights], [b.cpu() for b in biases]
+KIND = torch.float32 if DEVICE == "cpu" else torch.float16
+"""What the operation takes here."""
 
 
 def by_layers(x: torch.Tensor, weights: Parameters, biases: Parameters) -> torch.Tensor:
@@ -51,35 +34,13 @@ def fused(x: torch.Tensor, weights: Parameters, biases: Parameters) -> torch.Ten
 # ---------------------------------------------------------------- the variants
 
 
-ROWS = (1, 7, 127, 129, 1000, 20000)
-
-
-@pytest.mark.cuda
-@on_gpu
-@pytest.mark.parametrize("width", [16, 32, 64, 77, 128, 200, 256])
-@pytest.mark.parametrize("operation", mlp.FUSED)
-def test_the_fused_kernel_agrees_with_float64(operation: str, width: int) -> None:
-    others = [("float16", "ieee"), ("float32", "tf32"), ("float32", "tf32x3")] if width in (64, 77) else []
-    for dtype, math in [("bfloat16", "ieee"), *others]:
-        for rows in ROWS:
-            workload = Workload(operation, (rows, width), dtype, math)
-            problem = Problem(workload, DEVICE)
-            out, reference = variants(operation)["fused"].factory(workload, problem.inputs)(), problem.reference()
-            assert isinstance(out, torch.Tensor)
-            # One tolerance for every layer's rounding: few numbers, as here, do not average.
-            allowed = mlp.FUSED[operation] ** 0.5 * workload.tolerance()
-            rms = float(reference.norm()) / reference.numel() ** 0.5
-            assert float((out.double() - reference).norm() / reference.norm()) < allowed, (dtype, math, rows)
-            assert float((out.double() - reference).abs().max()) < 8 * allowed * rms, (dtype, math, rows)
-
-
 @pytest.mark.cuda
 @on_gpu
 @pytest.mark.parametrize("width", [16, 40, 64, 128])
 def test_every_tile_computes_the_same(width: int) -> None:
     from hypatia_lab.kernels.mlp.mlp_triton import Tile, forward
 
-    x, weights, biases = tensors(1001, width=width, dtype=torch.bfloat16)
+    x, weights, biases = layers(1001, width=width, count=3, dtype=torch.bfloat16)
     expected = forward(x, weights, biases)
     for tile in (
         Tile(64, 4, 0),
@@ -114,11 +75,10 @@ def test_the_counts_are_those_of_the_seeds_model() -> None:
 # ---------------------------------------------------------------- the operation
 
 
-@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("batch", [(), (5,), (2, 3), (0,), (3, 0)])
-def test_any_rank_of_batch_is_taken(batch: tuple[int, ...], layers: int) -> None:
-    dtype = torch.float32 if DEVICE == "cpu" else torch.float16
-    x, weights, biases = tensors(*batch, layers=layers, dtype=dtype)
+def test_any_rank_of_batch_is_taken(batch: tuple[int, ...], count: int) -> None:
+    x, weights, biases = layers(*batch, width=16, count=count, dtype=KIND)
     out = fused(x, weights, biases)
     assert out.shape == x.shape
     tolerance = 1e-4 if DEVICE == "cpu" else 3e-2
@@ -126,90 +86,78 @@ def test_any_rank_of_batch_is_taken(batch: tuple[int, ...], layers: int) -> None
 
 
 def test_strided_inputs_are_taken() -> None:
-    dtype = torch.float32 if DEVICE == "cpu" else torch.float16
-    x, weights, biases = tensors(12, dtype=dtype)
+    x, weights, biases = layers(12, width=16, count=3, dtype=KIND)
     strided, across = torch.stack([x, -x], dim=-1)[..., 0], [w.t().contiguous().t() for w in weights]
     assert not strided.is_contiguous()
     torch.testing.assert_close(fused(strided, across, biases), fused(x, weights, biases))
 
 
-def _changed(given: tuple[torch.Tensor, Parameters, Parameters], change: str) -> tuple[Any, ...]:
-    x, (w1, w2, w3), (b1, b2, b3) = given
-    return {
-        "one layer": (x, [w1], [b1]),
-        "a bias too few": (x, [w1, w2], [b1]),
-        "inner size": (x[..., :-1], [w1, w2], [b1, b2]),
-        "rank": (x, [w1, w2[0]], [b1, b2]),
-        "bias size": (x, [w1, w2, w3], [b1, b2, b3[:-1]]),
-        "dtypes": (x, [w1, w2.half()], [b1, b2]),
-        "integers": (x.int(), [w1.int(), w2.int()], [b1.int(), b2.int()]),
-    }[change]
+Change = Callable[[torch.Tensor, Parameters, Parameters], tuple[Any, ...]]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("one layer", "1 weights and 1 biases"),
-        ("a bias too few", "2 weights and 1 biases"),
-        ("inner size", "weight1"),
-        ("rank", "weight2"),
-        ("bias size", "bias3"),
-        ("dtypes", "weight2 is torch.float16"),
-        ("integers", "x is torch.int32"),
+        (lambda x, w, b: (x, w[:1], b[:1]), "1 weights and 1 biases"),
+        (lambda x, w, b: (x, w[:2], b[:1]), "2 weights and 1 biases"),
+        (lambda x, w, b: (x[..., :-1], w, b), "weight1"),
+        (lambda x, w, b: (x, [w[0], w[1][0]], b[:2]), "weight2"),
+        (lambda x, w, b: (x, w, [*b[:2], b[2][:-1]]), "bias3"),
+        (lambda x, w, b: (x, [w[0], w[1].half()], b[:2]), "weight2 is torch.float16"),
+        (lambda x, w, b: (x.int(), [one.int() for one in w], [one.int() for one in b]), "x is torch.int32"),
     ],
 )
-def test_a_misfit_is_refused_by_name(change: str, message: str) -> None:
+def test_a_misfit_is_refused_by_name(change: Change, message: str) -> None:
     with pytest.raises((ValueError, RuntimeError), match=message):
-        fused(*_changed(tensors(6), change))
+        fused(*change(*layers(6, width=16, count=3)))
 
 
 @pytest.mark.cuda
 @on_gpu
 def test_what_a_gpu_cannot_do_is_refused() -> None:
-    x, weights, biases = tensors(6, dtype=torch.bfloat16)
-    with pytest.raises((ValueError, RuntimeError), match="weight1 is on cpu"):
-        fused(x, [weights[0].cpu(), *weights[1:]], biases)
-    with pytest.raises((ValueError, RuntimeError), match="float64"):
-        fused(*tensors(6))
-    with pytest.raises((ValueError, RuntimeError), match="width 300"):
-        fused(*tensors(6, width=300, dtype=torch.bfloat16))
+    x, weights, biases = layers(6, width=16, count=3, dtype=torch.bfloat16)
+    for given, message in (
+        ((x, [weights[0].cpu(), *weights[1:]], biases), "weight1 is on cpu"),
+        (layers(6, width=16, count=3), "float64"),
+        (layers(6, width=300, count=3, dtype=torch.bfloat16), "width 300"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            fused(*given)
 
 
 def test_opcheck_passes() -> None:
-    dtype = torch.float32 if DEVICE == "cpu" else torch.float16
-    for layers, batch in ((2, (5,)), (3, (2, 3))):
-        x, weights, biases = tensors(*batch, layers=layers, dtype=dtype)
-        for tensor in (x, *weights, *biases):
-            tensor.requires_grad_()
-        torch.library.opcheck(torch.ops.hypatia.mlp.default, (x, weights, biases, "ieee"))
+    x, weights, biases = layers(2, 3, width=16, count=3, dtype=KIND)
+    for tensor in (x, *weights, *biases):
+        tensor.requires_grad_()
+    torch.library.opcheck(torch.ops.hypatia.mlp.default, (x, weights, biases, "ieee"))
 
 
 # ---------------------------------------------------------------- gradients
 
 
-def gradients(form: Any, given: tuple[torch.Tensor, Parameters, Parameters], grad: torch.Tensor) -> Parameters:
+def gradients(form: Any, given: Layers, grad: torch.Tensor) -> Parameters:
     x, weights, biases = given
     leaves = [tensor.detach().clone().requires_grad_() for tensor in (x, *weights, *biases)]
     out = form(leaves[0], leaves[1 : len(weights) + 1], leaves[len(weights) + 1 :])
     return list(torch.autograd.grad(out, leaves, grad))
 
 
-@pytest.mark.parametrize("layers", [2, 3])
-def test_gradients_pass_gradcheck_in_float64(layers: int) -> None:
-    x, weights, biases = on_cpu(tensors(5, width=4, layers=layers))
+@pytest.mark.parametrize("count", [2, 3])
+def test_gradients_pass_gradcheck_in_float64(count: int) -> None:
+    x, weights, biases = layers(5, width=4, count=count, device="cpu")
     leaves = [tensor.requires_grad_() for tensor in (x, *weights, *biases)]
 
     def form(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        return fused(x, list(parameters[:layers]), list(parameters[layers:]))
+        return fused(x, list(parameters[:count]), list(parameters[count:]))
 
     assert torch.autograd.gradcheck(form, leaves)
 
 
-@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("batch", [(1,), (129,), (2, 7), (0,)])
 @pytest.mark.parametrize("width", [16, 77])
-def test_gradients_are_autograds(width: int, batch: tuple[int, ...], layers: int) -> None:
-    given = on_cpu(tensors(*batch, width=width, layers=layers))
+def test_gradients_are_autograds(width: int, batch: tuple[int, ...], count: int) -> None:
+    given = layers(*batch, width=width, count=count, device="cpu")
     grad = torch.randn(*batch, width, dtype=torch.float64)
     # An upstream gradient that is not contiguous, too.
     grad = torch.stack([grad, grad], -1)[..., 0]
@@ -220,27 +168,27 @@ def test_gradients_are_autograds(width: int, batch: tuple[int, ...], layers: int
 @pytest.mark.cuda
 @on_gpu
 @pytest.mark.parametrize("width", [16, 32, 64, 77, 128, 200])
-@pytest.mark.parametrize("layers", [2, 3])
-def test_the_fused_gradients_are_as_good_as_autograds(layers: int, width: int) -> None:
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_fused_gradients_are_as_good_as_autograds(count: int, width: int) -> None:
     for dtype in (torch.bfloat16, torch.float16) if width == 64 else (torch.bfloat16,):
-        for rows in ROWS:
-            given = tensors(rows, width=width, layers=layers, dtype=dtype)
+        for rows in (1, 7, 127, 129, 1000, 20000):
+            given = layers(rows, width=width, count=count, dtype=dtype)
             grad = torch.randn(rows, width, device=DEVICE).to(dtype)
             x, weights, biases = given
             double = x.double(), [w.double() for w in weights], [b.double() for b in biases]
             exact = gradients(by_layers, double, grad.double())
             usual, found = gradients(by_layers, given, grad), gradients(fused, given, grad)
             for own, peer, reference in zip(found, usual, exact, strict=True):
-                error, allowed = (float((g.double() - reference).norm() / reference.norm()) for g in (own, peer))
+                off, allowed = (error(one, reference) for one in (own, peer))
                 # Rounding moves some activations across a ReLU's kink in either way, not always the same ones.
-                assert error <= 2 * allowed + 4 * torch.finfo(dtype).eps, (dtype, rows)
+                assert off <= 2 * allowed + 4 * torch.finfo(dtype).eps, (dtype, rows)
             # No sum depends on the order in which programs end.
             for own, again in zip(found, gradients(fused, given, grad), strict=True):
                 assert torch.equal(own, again)
 
 
 def test_a_second_derivative_is_refused() -> None:
-    x, weights, biases = on_cpu(tensors(3))
+    x, weights, biases = layers(3, width=16, count=3, device="cpu")
     out = fused(x.requires_grad_(), weights, biases)
     (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiable once"):
@@ -249,15 +197,12 @@ def test_a_second_derivative_is_refused() -> None:
 
 @pytest.mark.slow
 def test_the_operation_compiles_without_a_break() -> None:
-    x, weights, biases = tensors(6, dtype=torch.float32 if DEVICE == "cpu" else torch.float16)
+    x, weights, biases = layers(6, width=16, count=3, dtype=KIND)
 
     def model(x: torch.Tensor) -> torch.Tensor:
         return fused(x * 2, weights, biases) + 1
 
     torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x))
-
-
-# ---------------------------------------------------------------- the kernels, without a GPU
 
 
 # ---------------------------------------------------------------- the seeds' own tests
@@ -279,26 +224,22 @@ def test_a_variant_passes_the_dual_mode_safety_test(name: str) -> None:
     assert set(found.modes[0].differences) == {"layer 1", "layer 2", "output"}
 
 
-def test_the_safety_test_sees_a_wrong_layer_and_a_changed_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
+def lying(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> safety.Safety:
+    """The safety test of an eager form that is changed: ``change`` is given its call and its inputs."""
     honest = variants("linear_relu")["eager"]
+    liar = replace(honest, factory=lambda work, inputs: change(honest.factory(work, inputs), inputs))
+    monkeypatch.setattr(safety, "find", lambda operation, name: honest if name == "eager" else liar)
+    return safety.dual_mode("liar", sizes=(20, 8, 8, 4))
 
-    def lying(change: Any) -> Any:
-        def find(operation: str, name: str) -> Any:
-            return honest if name == "eager" else replace(honest, factory=lambda w, i: change(honest.factory(w, i), i))
 
-        return find
-
-    def stale(run: Any, inputs: Any) -> Any:
-        return lambda: run() + 2e-5
-
-    monkeypatch.setattr(safety, "find", lying(stale))
-    found = safety.dual_mode("stale", sizes=(20, 8, 8, 4))
+def test_the_safety_test_sees_a_wrong_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = lying(monkeypatch, lambda run, inputs: lambda: run() + 2e-5)
     assert not found.ok
-    assert "layer 1 is off by" in found.modes[0].reason
+    assert "layer 1" in found.modes[0].reason
     assert found.modes[1].reason
 
+
+def test_the_safety_test_sees_a_changed_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     def meddling(run: Any, inputs: Any) -> Any:
         def call() -> torch.Tensor:
             out = run()
@@ -308,9 +249,8 @@ def test_the_safety_test_sees_a_wrong_layer_and_a_changed_parameter(monkeypatch:
 
         return call
 
-    monkeypatch.setattr(safety, "find", lying(meddling))
-    found = safety.dual_mode("meddling", sizes=(20, 8, 8, 4))
-    assert "changed the parameters" in found.modes[0].reason
+    found = lying(monkeypatch, meddling)
+    assert "parameters" in found.modes[0].reason
     assert not found.modes[1].reason
 
 

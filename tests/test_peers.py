@@ -209,7 +209,7 @@ def test_cudnn_is_handed_images_channels_last(
     stand_in.heur_mode = SimpleNamespace(A="a", FALLBACK="fallback")
     stand_in.numerical_note = SimpleNamespace(DOWN_CONVERT_INPUTS="down")
     monkeypatch.setitem(sys.modules, "cudnn", stand_in)
-    monkeypatch.setattr(peer_cudnn, "_handle", lambda: 1)
+    monkeypatch.setattr(peer_cudnn, "handle", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *device: SimpleNamespace(cuda_stream=0))
     work = Workload(operation, (2, 16, 12, 10), dtype, math)
     problem = check.Problem(work, "cpu")
@@ -242,7 +242,7 @@ def test_weights_are_compiled_in_once_for_each_of_their_versions(monkeypatch: py
         copies = [one.clone() for one in weights]
         return lambda x: form(x, *copies)
 
-    monkeypatch.setattr(peer_freezing, "_program", program)
+    monkeypatch.setattr(peer_freezing, "frozen_program", program)
     x, weight = torch.ones(2), torch.ones(2)
     run = peer_freezing.frozen(torch.mul, x, [weight])
     assert run().tolist() == run().tolist() == [1, 1]

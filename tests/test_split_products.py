@@ -7,13 +7,11 @@ from pathlib import Path
 import cuda_sources
 import pytest
 import torch
+from kernel_tensors import DEVICE, error, exact, matrices, normal, on_hopper, packed
 
 from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.linear_relu import split_products
 from hypatia_lab.kernels.linear_relu.split_products import Plan, Terms
-from hypatia_lab.machine import choose_device
-
-DEVICE = choose_device("auto")
 
 # ---------------------------------------------------------------- emulated
 
@@ -42,37 +40,21 @@ def terms(matrix: torch.Tensor) -> Terms:
     return Terms(packed(large), packed(small), exponents.int())
 
 
-def packed(rows: torch.Tensor) -> torch.Tensor:
-    """With rows of whole 16 bytes; what lies between them is never read."""
-    wide = torch.full((rows.shape[0], -(-rows.shape[1] // 8) * 8), float("nan"), dtype=rows.dtype)
-    wide[:, : rows.shape[1]] = rows
-    return wide[:, : rows.shape[1]]
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def exact(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.relu(torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double()))
-
-
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (130, 200, 259), (257, 161, 132)])
 def test_the_emulated_kernel_agrees_with_float64(shape: tuple[int, int, int], plan: Plan, emulation: None) -> None:
     batch, inner, outer = shape
-    x, weight, bias = normal(batch, inner), normal(outer, inner, seed=1), normal(outer, seed=2)
+    x, weight, bias = matrices(batch, inner=inner, outer=outer)
     for shift in (bias, None):
         out = torch.full((batch, outer), float("nan"))
         split_products.linear_relu(terms(x), terms(weight), shift, out, plan=plan)
-        expected = exact(x, weight, shift)
-        assert float((out.double() - expected).norm()) <= 4e-7 * float(expected.norm())
+        assert error(out, exact(x, weight, shift)) <= 4e-7
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_infinities_nan_and_every_magnitude_are_as_in_float32(plan: Plan, emulation: None) -> None:
     inf, nan = float("inf"), float("nan")
-    x, weight, bias = normal(260, 70), normal(140, 70, seed=1), normal(140, seed=2)
+    x, weight, bias = matrices(260, inner=70, outer=140)
     x[0, 3], x[1, 5], x[2, 0], x[2, 7], x[259, 69] = nan, inf, inf, -inf, inf
     weight[0, 5], weight[1, 9], weight[2, 4], weight[139] = 0, inf, nan, -inf
     out = torch.full((260, 140), nan)
@@ -83,8 +65,8 @@ def test_infinities_nan_and_every_magnitude_are_as_in_float32(plan: Plan, emulat
     torch.testing.assert_close(out, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
 
     up, across = torch.linspace(-140, 124, 260).round(), torch.linspace(-124, 100, 140).round()
-    x = torch.ldexp(normal(260, 70).double(), up[:, None]).float()
-    weight = torch.ldexp(normal(140, 70, seed=1).double(), across[:, None]).float()
+    x, weight, _ = matrices(260, inner=70, outer=140)
+    x, weight = (torch.ldexp(one.double(), by[:, None]).float() for one, by in ((x, up), (weight, across)))
     split_products.linear_relu(terms(x), terms(weight), None, out, plan=plan)
     found, expected = out.double(), exact(x, weight, None)
     scale, beyond = x.double().abs() @ weight.double().abs().T, expected > 3.5e38
@@ -98,7 +80,7 @@ def test_infinities_nan_and_every_magnitude_are_as_in_float32(plan: Plan, emulat
 def test_rows_are_split_into_two_terms(inner: int, gap: int, emulation: None) -> None:
     inf, nan = float("inf"), float("nan")
     wide = -(-inner // 4) * 4 + gap
-    first, second = (normal(rows, wide, seed=rows)[:, :inner] for rows in (5, 3))
+    first, second = (one[:, :inner] for one in normal((5, wide), (3, wide)))
     first[0, 0], first[1] = nan, torch.ldexp(first[1], torch.linspace(-140, 120, inner).round())
     first[2], second[0, -1], second[1] = 0, -inf, 2.0**-149
     for other in (second, None):
@@ -118,13 +100,12 @@ def test_rows_are_split_into_two_terms(inner: int, gap: int, emulation: None) ->
 @pytest.mark.parametrize("plan", PLANS)
 def test_two_products_of_two_depths_are_one_launch(plan: Plan, emulation: None) -> None:
     sizes = (150, 90, 200), (300, 250, 40)
-    pairs = [(normal(m, k), normal(n, k, seed=1)) for m, k, n in sizes]
+    pairs = [normal((m, k), (n, k)) for m, k, n in sizes]
     for chosen in ([0, 1], [1, 0], [0], [1]):
         products = [(pairs[i], torch.full((sizes[i][0], sizes[i][2]), float("nan"))) for i in chosen]
         split_products.multiply([(terms(a), terms(b), out) for (a, b), out in products], plan=plan)
         for (a, b), out in products:
-            expected = a.double() @ b.double().T
-            assert float((out.double() - expected).norm()) <= 4e-7 * float(expected.norm())
+            assert error(out, a.double() @ b.double().T) <= 4e-7
 
 
 # ---------------------------------------------------------------- the launch and the machine code
@@ -153,10 +134,17 @@ def test_blocks_share_where_there_are_many_tiles_and_few_without_rows() -> None:
         assert split_products.default_plan(size).shared() <= 227 * 1024
 
 
-def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    plans = map(split_products.default_plan, (LARGE, LONG))
-    wanted = [instance(kernel, plan) for plan in plans for kernel in KERNELS]
-    cuda_sources.compiles_without_spills(tmp_path, "linear_relu/split_products", wanted + SPLITS)
+PLANNED = [split_products.default_plan(size) for size in (LARGE, LONG)]
+# The one of most registers; all by `make sweep`.
+COMPILED = {
+    "largest": [instance("two_products_split", PLANNED[0])],
+    "all": [*(instance(kernel, plan) for plan in PLANNED for kernel in KERNELS), *SPLITS],
+}
+
+
+@pytest.mark.parametrize("which", ["largest", pytest.param("all", marks=pytest.mark.sweep)])
+def test_the_kernels_build_to_machine_code_without_spills(which: str, tmp_path: Path) -> None:
+    cuda_sources.compiles_without_spills(tmp_path, "linear_relu/split_products", COMPILED[which])
 
 
 def test_what_it_cannot_run_on_is_said() -> None:
@@ -168,10 +156,6 @@ def test_what_it_cannot_run_on_is_said() -> None:
 
 # ---------------------------------------------------------------- on a GPU
 
-on_hopper = pytest.mark.skipif(
-    DEVICE == "cpu" or torch.cuda.get_device_capability() != (9, 0), reason="needs compute capability 9.0"
-)
-
 
 @on_hopper
 @pytest.mark.parametrize("plan", [*PLANS, Plan(cluster=2, group=4), Plan(group=3)])
@@ -181,15 +165,12 @@ def test_every_plan_is_right_on_a_gpu(shape: tuple[int, int, int], plan: Plan) -
     from hypatia_lab.kernels.linear_relu.linear_relu_split import linear_relu_split
 
     batch, inner, outer = shape
-    x, weight, bias, grad = (
-        t.to(DEVICE)
-        for t in (normal(batch, inner), normal(outer, inner, seed=1), normal(outer), normal(batch, outer, seed=2))
-    )
-    x[-1, -1], x[0, 0] = float("inf"), float("nan")
-    y = linear_relu_split(x, weight, bias, tiles=plan)
-    torch.testing.assert_close(y, exact(x, weight, bias).float(), equal_nan=True, rtol=1e-4, atol=1e-4)
-    x = normal(batch, inner).to(DEVICE)
+    x, weight, bias, grad = normal((batch, inner), (outer, inner), (outer,), (batch, outer), device=DEVICE)
+    spoiled = x.clone()
+    spoiled[-1, -1], spoiled[0, 0] = float("inf"), float("nan")
+    y = linear_relu_split(spoiled, weight, bias, tiles=plan)
+    torch.testing.assert_close(y, exact(spoiled, weight, bias).float(), equal_nan=True, rtol=1e-4, atol=1e-4)
     masked = torch.where(y <= 0, 0.0, grad).double()
     found = gradient_products_split(grad, x, weight, y, plan=plan)
     for own, right in zip(found, (masked @ weight.double(), masked.T @ x.double(), masked.sum(0)), strict=True):
-        assert float((own.double() - right).norm()) <= 4e-7 * float(right.norm())
+        assert error(own, right) <= 4e-7

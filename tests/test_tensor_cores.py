@@ -1,16 +1,12 @@
-"""Triton's Linear+ReLU: digits of split operands, the kernels in the interpreter, and their machine code."""
+"""Digits of split operands, and of those that are rounded to TF32."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from kernel_tensors import DEVICE, error, exact, matrices, normal, on_gpu
 
-from hypatia_lab.machine import choose_device
 from hypatia_lab.operations.linear_relu.tensor_cores import two_terms
-
-DEVICE = choose_device("auto")
-
-# ---------------------------------------------------------------- digits of split operands
 
 
 def towards_zero(exact: torch.Tensor) -> torch.Tensor:
@@ -34,21 +30,14 @@ def split_product(x: torch.Tensor, weight: torch.Tensor, kind: str, inner: int) 
     return torch.ldexp(total.double(), -(up + across.T)).float()
 
 
-def error(out: torch.Tensor, reference: torch.Tensor) -> float:
-    return float((out.double() - reference).norm() / reference.norm())
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 KINDS = [("fp16x3", 64), ("tf32x3", 32)]
 
 
 @pytest.mark.parametrize("magnitude", [1e-18, 1.0, 1e18])
 @pytest.mark.parametrize(("kind", "inner"), KINDS)
 def test_split_operands_keep_the_accuracy_of_float32(kind: str, inner: int, magnitude: float) -> None:
-    x, weight = magnitude * normal(24, 784), normal(24, 784, seed=1)
+    x, weight = normal((24, 784), (24, 784))
+    x = magnitude * x
     reference = x.double() @ weight.double().T
     # cuBLAS in IEEE float32 reached 3.6e-7 at this length on an H200; a chain of 784 fused multiply-adds gives 5e-7.
     chain = torch.zeros(24, 24)
@@ -59,7 +48,7 @@ def test_split_operands_keep_the_accuracy_of_float32(kind: str, inner: int, magn
 
 @pytest.mark.parametrize(("kind", "inner"), KINDS)
 def test_long_sums_must_leave_the_matrix_units(kind: str, inner: int) -> None:
-    x, weight = normal(16, 1024), normal(16, 1024, seed=1)
+    x, weight = normal((16, 1024), (16, 1024))
     reference = x.double() @ weight.double().T
     within = error(split_product(x, weight, kind, 1024), reference)
     assert within > 3 * error(split_product(x, weight, kind, inner), reference)
@@ -67,7 +56,8 @@ def test_long_sums_must_leave_the_matrix_units(kind: str, inner: int) -> None:
 
 @pytest.mark.parametrize("kind", ["fp16x3", "tf32x3"])
 def test_two_terms_hold_22_bits_and_float16_ends_far_below_the_largest(kind: str) -> None:
-    row = torch.cat([torch.ones(1), normal(4000) * torch.logspace(0, -5, 4000)])[None] * 1e25
+    (drawn,) = normal((4000,))
+    row = torch.cat([torch.ones(1), drawn * torch.logspace(0, -5, 4000)])[None] * 1e25
     large, small, up = two_terms(row, kind)
     off = (torch.ldexp(large + small, -up) - row.double()).abs()
     held = row.abs() >= 2.0**-16 * row.abs().max()
@@ -75,26 +65,17 @@ def test_two_terms_hold_22_bits_and_float16_ends_far_below_the_largest(kind: str
     assert bool((off <= torch.maximum(2.0**-22 * row.abs(), 2.0**-39 * row.abs().max())).all())
 
 
-# ---------------------------------------------------------------- the kernels in the interpreter
-
-
-# ---------------------------------------------------------------- machine code
-
-
-# ---------------------------------------------------------------- the variants
-
-
 @pytest.mark.cuda
 @pytest.mark.slow
-@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+@on_gpu
 @pytest.mark.parametrize("shape", [(129, 64, 512), (256, 256, 512), (1024, 784, 2048)])
 def test_every_tile_rounds_to_the_nearest_tf32(shape: tuple[int, int, int]) -> None:
     pytest.importorskip("triton")
     from hypatia_lab.kernels.linear_relu import linear_relu_triton as whole
 
-    x, weight, bias = (normal(*sizes).to(DEVICE) for sizes in ((shape[0], shape[1]), (shape[2], shape[1]), (shape[2],)))
-    exact = torch.relu(x.double() @ weight.double().T + bias.double())
+    x, weight, bias = matrices(shape[0], inner=shape[1], outer=shape[2], device=DEVICE)
+    right = exact(x, weight, bias)
     for tiles in whole.candidates(shape, torch.float32, "tf32"):
         # Of operands cut off it would be 6e-4.
-        found = error(whole.linear_relu(x, weight, bias, precision="tf32", tiles=tiles), exact)
+        found = error(whole.linear_relu(x, weight, bias, precision="tf32", tiles=tiles), right)
         assert found < 3.5e-4, tiles

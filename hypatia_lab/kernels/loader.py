@@ -215,14 +215,14 @@ def _headers() -> str:
 
 
 @cache
-def _cubin(name: str, instance: str) -> tuple[bytes, bytes]:
+def cubin(name: str, instance: str) -> tuple[bytes, bytes]:
     """Mangled name and machine code of ``instance`` of ``<name>.cu``; kept, so that only one process compiles."""
     import torch
 
     major, minor = torch.cuda.get_device_capability()
     # Hopper's own instructions (wgmma, setmaxnreg) need the target that no other GPU runs.
     arch = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))
-    source, depends = _source(name)
+    source, depends = sources_of(name)
     key = hashlib.sha256("\0".join([source, depends, instance, arch]).encode()).hexdigest()[:16]
     stored = cache_folder() / f"{Path(name).name}-{key}.cubin"
     try:
@@ -234,17 +234,17 @@ def _cubin(name: str, instance: str) -> tuple[bytes, bytes]:
 
 
 @cache
-def _cuda_kernel(name: str, instance: str) -> Any:
+def cuda_kernel(name: str, instance: str) -> Any:
     """The kernel ``instance`` of ``<name>.cu``."""
     import torch
     from cuda.core import Device, ObjectCode  # pyright: ignore[reportMissingImports]
 
-    symbol, code = _cubin(name, instance)
+    symbol, code = cubin(name, instance)
     Device(torch.cuda.current_device()).set_current()
     return ObjectCode.from_cubin(code, symbol_mapping={instance: symbol}).get_kernel(instance)
 
 
-def _source(name: str) -> tuple[str, str]:
+def sources_of(name: str) -> tuple[str, str]:
     """Text of ``<name>.cu``, and that of the lab's own files that it includes."""
     path = SOURCES / f"{name}.cu"
     return path.read_text(), _included(path)
@@ -360,11 +360,11 @@ def tensor_map(matrix: torch.Tensor, rows: int, columns: int, *, tf32: bool = Fa
     """
     dtype = "tf32" if tf32 else str(matrix.dtype).removeprefix("torch.")
     extents = (matrix.shape[1], matrix.shape[0], matrix.stride(0) * matrix.element_size())
-    return _encoded(matrix.data_ptr(), dtype, *extents, columns, rows, columns * matrix.element_size())
+    return encoded(matrix.data_ptr(), dtype, *extents, columns, rows, columns * matrix.element_size())
 
 
 @lru_cache(maxsize=256)
-def _encoded(
+def encoded(
     address: int, dtype: str, width: int, height: int, pitch: int, columns: int, rows: int, swizzle: int
 ) -> TensorMap:
     memory = (ctypes.c_char * (ctypes.sizeof(TensorMap) + 127))()
@@ -484,7 +484,7 @@ def cuda_launcher(
     import torch
 
     instance = instance_of(kernel, *template)
-    built = _cuda_kernel(name, instance)
+    built = cuda_kernel(name, instance)
     handle = ctypes.c_void_p(int(built.handle))
     _allow_shared(int(built.handle), shared, instance)
     asked: list[tuple[int, tuple[int, ...]]] = []
@@ -496,7 +496,7 @@ def cuda_launcher(
 
     def run(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Argument) -> None:
         if (records := recorder()) is not None:
-            symbol, code = _cubin(name, instance)
+            symbol, code = cubin(name, instance)
             how = {"grid": grid, "block": block, "shared": shared, "cluster": cluster, "dependent": dependent}
             records.cuda(code, symbol.decode(), arguments, **how)
             return

@@ -59,7 +59,7 @@ def available() -> bool:
 
 # ---------------------------------------------------------------- keeping plans
 
-_unplannable: set[str] = set()
+unplannable: set[str] = set()
 
 
 def made_ready(name: str, function: Callable[..., Any], args: Sequence[Any]) -> bool:
@@ -70,7 +70,7 @@ def made_ready(name: str, function: Callable[..., Any], args: Sequence[Any]) -> 
     if not library().awaits(name) or torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return False
     key = _key(name, args)
-    if key in _unplannable:
+    if key in unplannable:
         return False
     stored = loader.cache_folder() / f"plan-{key}.json"
     plan = _read(stored)
@@ -78,7 +78,7 @@ def made_ready(name: str, function: Callable[..., Any], args: Sequence[Any]) -> 
         try:
             plan = record(function, args)
         except UnplannableError:
-            _unplannable.add(key)
+            unplannable.add(key)
             return False
         loader.store(stored, json.dumps([plan.numbers, plan.words]).encode())
     library().keep_plan(name, plan.numbers, plan.words)

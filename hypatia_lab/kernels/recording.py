@@ -113,13 +113,13 @@ class Recorder(TorchDispatchMode):
         self.device = device
         self.memories: list[_Memory] = []
         self.steps: list[Any] = []
-        self.stream = self._current()
+        self.stream = self.current_stream()
         self.aside = False  # whether the last step ran on a stream of its own
         # Memories that such steps read, and write, and the caller's stream has not waited for.
         self.read: set[int] = set()
         self.written: set[int] = set()
 
-    def _current(self) -> Any:
+    def current_stream(self) -> Any:
         return torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
 
     def stand_in(self, value: Any) -> Any:
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):
 
     def _step(self, step: Any, read: Sequence[_Memory], written: Sequence[_Memory]) -> None:
         """One more ``step``, and the memories that it reads and writes."""
-        aside = self._current() != self.stream
+        aside = self.current_stream() != self.stream
         reads, writes = {id(memory) for memory in read}, {id(memory) for memory in written}
         if aside:
             # Whatever the caller's stream did so far is waited for.

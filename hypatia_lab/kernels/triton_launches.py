@@ -29,7 +29,7 @@ def watch() -> None:
             return launch(self, *args, grid=grid, warmup=warmup, **kwargs)
         compiled = launch(self, *args, grid=grid, warmup=True, **kwargs)
         given = dict(zip(self.arg_names, args, strict=False)) | kwargs
-        _record(recorder, getattr(compiled, "result", lambda: compiled)(), given, grid)
+        record(recorder, getattr(compiled, "result", lambda: compiled)(), given, grid)
         return compiled
 
     JITFunction.run = run
@@ -40,7 +40,7 @@ _INTEGERS = {"i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64"}
 _TF32 = 11
 
 
-def _record(recorder: Recorder, compiled: Any, given: dict[str, Any], grid: Sequence[int]) -> None:
+def record(recorder: Recorder, compiled: Any, given: dict[str, Any], grid: Sequence[int]) -> None:
     """A launch of ``compiled`` with the arguments ``given`` by name."""
     known = compiled.metadata
     maps = iter(getattr(known, "tensordesc_meta", None) or ())

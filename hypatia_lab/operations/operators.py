@@ -49,16 +49,16 @@ class Operator(Generic[Parameters, Result]):
         self.name = f"hypatia::{name}"
         torch.library.define(self.name, torch.library.infer_schema(function, mutates_args=tuple(mutates)))
         torch.library.impl(self.name, "CompositeExplicitAutograd", self._compute if planned else function)
-        self._call: Callable[Parameters, Result] = getattr(torch.ops.hypatia, name).default
-        self._function, self._planned, self._autocast, self._attached = function, planned, autocast, False
+        self.call: Callable[Parameters, Result] = getattr(torch.ops.hypatia, name).default
+        self.function, self._planned, self._autocast, self.attached = function, planned, autocast, False
         self._formula: tuple[str, str, list[int]] | None = None
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """What the function returns."""
-        if self._planned and not self._attached and not torch.compiler.is_compiling():
+        if self._planned and not self.attached and not torch.compiler.is_compiling():
             self._attach(args)
-        return self._call(*args, **kwargs)
+        return self.call(*args, **kwargs)
 
     def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: shapes and dtypes of the result, for tensors without memory."""
@@ -79,12 +79,12 @@ class Operator(Generic[Parameters, Result]):
         an argument's name or one of the ``results`` is that, and ``needs_x`` whether the gradient of x, which no list
         comes before, is wanted.
         """
-        names = [argument.name for argument in _arguments(self._call)]
+        names = [argument.name for argument in _arguments(self.call)]
         known = {"grad": (_GRADIENT, 0)} | {name: (_ARGUMENT, at) for at, name in enumerate(names)}
         known |= {f"needs_{name}": (_NEEDED, at) for at, name in enumerate(names)}
         known |= {name: (_RESULT, at) for at, name in enumerate(results)}
-        given = [known[argument.name] for argument in _arguments(gradient._call)]
-        tensors = [at for at, argument in enumerate(_arguments(self._call)) if "Tensor" in str(argument.type)]
+        given = [known[argument.name] for argument in _arguments(gradient.call)]
+        tensors = [at for at, argument in enumerate(_arguments(self.call)) if "Tensor" in str(argument.type)]
         self._formula = gradient.name, "", [number for pair in given for number in pair]
 
         def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -125,11 +125,11 @@ class Operator(Generic[Parameters, Result]):
 
     def _compute(self, *args: Any) -> Any:
         """The function, or on a GPU a call again, once there is a plan for it."""
-        if not self._attached and self._attach(args):
-            return self._call(*args)  # pyright: ignore[reportCallIssue]
-        if self._attached and plans.made_ready(self.name, self._function, args):
-            return self._call(*args)  # pyright: ignore[reportCallIssue]
-        return self._function(*args)  # pyright: ignore[reportCallIssue]
+        if not self.attached and self._attach(args):
+            return self.call(*args)  # pyright: ignore[reportCallIssue]
+        if self.attached and plans.made_ready(self.name, self.function, args):
+            return self.call(*args)  # pyright: ignore[reportCallIssue]
+        return self.function(*args)  # pyright: ignore[reportCallIssue]
 
     def _attach(self, args: Sequence[Any]) -> bool:
         """Where ``args`` lie on a GPU C++ takes such calls from now on, and comes back for what has no plan; whether
@@ -139,7 +139,7 @@ class Operator(Generic[Parameters, Result]):
         if device not in plans.DEVICES or not plans.available():
             return False
         with _attaching:
-            if not self._attached:
+            if not self.attached:
                 library = plans.library()
                 library.replay(self.name, device.upper())
                 if self._formula:
@@ -147,7 +147,7 @@ class Operator(Generic[Parameters, Result]):
                     library.differentiate(self.name, device.upper(), name, why, given)
                 if self._autocast:
                     library.autocast(self.name)
-                self._attached = True
+                self.attached = True
         return True
 
 

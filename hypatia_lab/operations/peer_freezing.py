@@ -36,7 +36,7 @@ class _Module(torch.nn.Module):
         return self.form(x, *[getattr(self, name) for name in self.names])
 
 
-def _program(form: Form, weights: Sequence[torch.Tensor], x: torch.Tensor) -> Form:
+def frozen_program(form: Form, weights: Sequence[torch.Tensor], x: torch.Tensor) -> Form:
     """``form`` of x and the ``weights`` as they are now, compiled with them frozen."""
     from torch._inductor import config
 
@@ -55,7 +55,7 @@ def frozen(form: Form, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> Run:
     def run() -> torch.Tensor:
         now = [one._version for one in weights]
         if now != versions:
-            program[:] = [_program(form, weights, x)]
+            program[:] = [frozen_program(form, weights, x)]
             versions[:] = now
         with torch.no_grad():  # gradients are what freezing gives up
             return program[0](x)

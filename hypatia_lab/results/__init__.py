@@ -45,12 +45,15 @@ WAIVED = ("conv_block", "conv_block_tanh")
 
 def _said(cell: dict[str, Any]) -> dict[str, Any]:
     """``cell`` with what an older record left unsaid of its variant, or said in another word."""
-    if cell["origin"] == "seed":
+    if cell.get("origin") == "seed":
         cell = cell | {"origin": "rebuilt"}
     if "splits" in cell:
         return cell
     splits = UNSAID.get(cell["variant"].partition("@")[0].removesuffix("_graph"))
-    return cell | {"splits": splits, "operator": cell["origin"] == "rebuilt" and cell["operation"] in UNSAID_OPERATORS}
+    return cell | {
+        "splits": splits,
+        "operator": cell.get("origin") == "rebuilt" and cell["operation"] in UNSAID_OPERATORS,
+    }
 
 
 def primary_clock(device: str) -> str:

@@ -97,7 +97,7 @@ def check_the_first_candidate_is_the_usual_plan() -> None:
 
 def check_the_operation_on_top_as_a_servers_gpu_takes_it() -> None:
     torch.manual_seed(0)
-    linear_relu_backward._server_gpu = lambda tensor: True
+    linear_relu_backward.server_gpu = lambda tensor: True
 
     def meta(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, dtype=torch.float16, device="meta")

@@ -73,7 +73,7 @@ def check_rounding_to_the_nearest_tf32():
     # Descriptors round where they are asked to.
     for rounded in (False, True):
         assert (
-            getattr(module._operand_tiles(torch.ones(16, 16), [16, 16], rounded), "round_f32_to_tf32", False) == rounded
+            getattr(module.operand_tiles(torch.ones(16, 16), [16, 16], rounded), "round_f32_to_tf32", False) == rounded
         )
 
 

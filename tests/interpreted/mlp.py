@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from hypatia_lab.kernels.mlp.mlp_triton import Tile, backward, forward
-from hypatia_lab.operations.mlp import _layerwise_backward, reference
+from hypatia_lab.operations.mlp import layerwise_backward, reference
 
 CASES = (
     (2, 16, 37, torch.float32, "tf32", Tile(16, 4)),
@@ -29,7 +29,7 @@ def check_the_triton_kernels_agree_with_float64() -> None:
         found = [forward(x, weights, biases, precision=precision, tile=tile)]
         found += backward(grad, x, weights, biases, precision=precision, rows_of_tile=16)
         double = [w.double() for w in weights], [b.double() for b in biases]
-        exact = reference(x, *pairs), *_layerwise_backward(grad.double(), x.double(), *double)
+        exact = reference(x, *pairs), *layerwise_backward(grad.double(), x.double(), *double)
         for own, expected in zip(found, exact, strict=True):
             assert own.shape == expected.shape
             assert own.dtype == dtype

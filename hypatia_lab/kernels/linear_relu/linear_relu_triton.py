@@ -357,7 +357,7 @@ def _let_descriptors_round() -> None:
     driver.make_tensordesc_arg = make_tensordesc_arg
 
 
-def _operand_tiles(matrix: Tensor, block: list[int], rounded: bool) -> TensorDescriptor:
+def operand_tiles(matrix: Tensor, block: list[int], rounded: bool) -> TensorDescriptor:
     """Tiles ``block`` of an operand, ``rounded`` to TF32 as they are loaded."""
     found = TensorDescriptor.from_tensor(matrix, block)
     if rounded:
@@ -366,7 +366,7 @@ def _operand_tiles(matrix: Tensor, block: list[int], rounded: bool) -> TensorDes
     return found
 
 
-def _processors(tensor: Tensor) -> int:
+def processors(tensor: Tensor) -> int:
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 2
 
 
@@ -400,13 +400,13 @@ def linear_relu(
     chosen = tiles or config(sizes, x.dtype, precision)
     load, store = chosen.load and described(a) and described(b), chosen.store and described(y)
     count = triton.cdiv(sizes[0], chosen.rows) * triton.cdiv(sizes[2], chosen.columns)
-    programs = min(count, chosen.resident * _processors(x)) if chosen.resident else count
+    programs = min(count, chosen.resident * processors(x)) if chosen.resident else count
     columns = chosen.columns // 2 if chosen.halves else chosen.columns
     rounded = precision == "tf32" and x.dtype == torch.float32
     with torch.cuda.device_of(x):
         _linear_relu[(programs,)](
-            _operand_tiles(a, [chosen.rows, chosen.inner], rounded) if load else a,
-            _operand_tiles(b, [chosen.columns, chosen.inner], rounded) if load else b,
+            operand_tiles(a, [chosen.rows, chosen.inner], rounded) if load else a,
+            operand_tiles(b, [chosen.columns, chosen.inner], rounded) if load else b,
             None if bias is None else bias.contiguous(),
             TensorDescriptor.from_tensor(y, [chosen.rows, columns]) if store else y,
             *sizes,

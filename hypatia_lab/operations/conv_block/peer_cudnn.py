@@ -47,7 +47,7 @@ def missing(workload: Workload, device: str) -> str:
 
 
 @cache
-def _handle() -> int:
+def handle() -> int:
     return import_module("cudnn").create_handle()
 
 
@@ -60,7 +60,7 @@ def convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Ca
     cudnn: Any = import_module("cudnn")
     dtype, wide = getattr(cudnn.data_type, TYPES[str(x.dtype).removeprefix("torch.")]), cudnn.data_type.FLOAT
     channels = len(bias)
-    graph = cudnn.pygraph(io_data_type=dtype, intermediate_data_type=wide, compute_data_type=wide, handle=_handle())
+    graph = cudnn.pygraph(io_data_type=dtype, intermediate_data_type=wide, compute_data_type=wide, handle=handle())
     images = graph.tensor(name="x", dim=list(x.shape), stride=list(x.stride()), data_type=dtype)
     filters = graph.tensor(name="weight", dim=list(weight.shape), stride=list(weight.stride()), data_type=dtype)
     beside = [channels, 1, channels, channels]  # of one pixel, channels last
@@ -78,8 +78,8 @@ def convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Ca
 
     def run() -> torch.Tensor:
         out = torch.empty_like(x)
-        cudnn.set_stream(handle=_handle(), stream=torch.cuda.current_stream(x.device).cuda_stream)
-        graph.execute({images: x, filters: weight, added: bias, y: out}, workspace, handle=_handle())
+        cudnn.set_stream(handle=handle(), stream=torch.cuda.current_stream(x.device).cuda_stream)
+        graph.execute({images: x, filters: weight, added: bias, y: out}, workspace, handle=handle())
         return out
 
     return run

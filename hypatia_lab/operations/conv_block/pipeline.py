@@ -85,7 +85,8 @@ def _launch(
     finish(grid, block, z, statistics, gamma, beta, y, planes, channels, pixels, *dropout)
 
 
-def _missing(way: str, device: str) -> str:
+def unable(way: str, device: str) -> str:
+    """Why ``way`` does not run on a ``device``; empty: it does."""
     if way == "naive_malloc" and device != "cuda":
         return loader.NO_GPU
     if way == "threaded" and device != "cpu":
@@ -114,7 +115,7 @@ def conv_block_pipeline(
     if way not in WAYS:
         raise ValueError(unknown("way", way, WAYS))
     checked(x, weight, bias, gamma, beta, approximate, p)
-    if missing := _missing(way, x.device.type):
+    if missing := unable(way, x.device.type):
         raise ValueError(f"{way} on x: {missing}")
     y = x.new_empty(x.shape[0], weight.shape[0], *x.shape[2:])
     if y.numel() == 0:
@@ -162,7 +163,7 @@ def pipeline(
 
 
 def _needs(way: str, workload: Workload, device: str) -> str:
-    return _missing(way, device)
+    return unable(way, device)
 
 
 def _factory(way: str) -> Factory:

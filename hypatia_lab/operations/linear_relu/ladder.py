@@ -62,7 +62,7 @@ def _tiles(sizes: Sizes, rows: int, columns: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Cores:
+class Cores:
     """A step's kernel with one block a tile of ``rows`` × ``columns`` outputs."""
 
     kernel: str
@@ -207,13 +207,13 @@ class Step:
 
 
 STEPS = {
-    "step_coalesced": Step("cuda", _Cores("coalesced", (32, 16), 4, 4), "neighbours read together"),
-    "step_shared": Step("cuda", _Cores("shared", (1024,), 32, 32), "tiles in shared memory"),
-    "step_registers_1d": Step("cuda", _Cores("registers_1d", (512,), 64, 64), "column in registers"),
-    "step_registers_2d": Step("cuda", _Cores("registers_2d", (256,), 128, 128), "tiles in registers"),
-    "step_vectorized": Step("cuda", _Cores("vectorized", (256,), 128, 128), "16 bytes a load"),
-    "step_conflict_free": Step("cuda", _Cores("conflict_free", (256,), 128, 128), "no bank conflicts"),
-    "step_async": Step("cuda", _Cores("async", (256,), 128, 128), "copies ahead of the arithmetic", capability=(8, 0)),
+    "step_coalesced": Step("cuda", Cores("coalesced", (32, 16), 4, 4), "neighbours read together"),
+    "step_shared": Step("cuda", Cores("shared", (1024,), 32, 32), "tiles in shared memory"),
+    "step_registers_1d": Step("cuda", Cores("registers_1d", (512,), 64, 64), "column in registers"),
+    "step_registers_2d": Step("cuda", Cores("registers_2d", (256,), 128, 128), "tiles in registers"),
+    "step_vectorized": Step("cuda", Cores("vectorized", (256,), 128, 128), "16 bytes a load"),
+    "step_conflict_free": Step("cuda", Cores("conflict_free", (256,), 128, 128), "no bank conflicts"),
+    "step_async": Step("cuda", Cores("async", (256,), 128, 128), "copies ahead of the arithmetic", capability=(8, 0)),
     "step_mma": Step("cuda", _mma, "tensor cores", HALVES, capability=(8, 0)),
     "step_wgmma": Step("cuda", partial(_wgmma, cluster=1), "Hopper's tensor cores", HALVES, (9, 0), exactly=True),
     "step_multicast": Step(

@@ -217,13 +217,13 @@ def handlings(shape: tuple[int, ...], dtype: str = "float32", device: str = "cpu
     """
     inputs = Workload(NAME, shape, dtype).inputs(device)
     return [
-        Handling(layout, inputs[name].stride(), call, _copied(function, inputs[name]))
+        Handling(layout, inputs[name].stride(), call, bytes_copied(function, inputs[name]))
         for layout, name in LAYOUTS.items()
         for call, function in CALLS.items()
     ]
 
 
-def _copied(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> int | None:
+def bytes_copied(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> int | None:
     results: list[torch.Tensor] = []
     try:
         seen = sum(size for _, size in copies(lambda: results.append(function(x))))

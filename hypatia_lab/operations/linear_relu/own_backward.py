@@ -40,14 +40,14 @@ OWN_FORWARD = {"small"}
 more than it costs."""
 
 
-def _server_gpu(tensor: torch.Tensor) -> bool:
+def server_gpu(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is on a server's Hopper or Blackwell: others have too little shared memory for our tiles."""
     return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device)[0] in (9, 10)
 
 
 def size_for_own(x: torch.Tensor, weight: torch.Tensor) -> str:
     """The size of the products of x (..., in) and weight (out, in); "" where kernels of our own cannot compute them."""
-    if not (TRITON and _server_gpu(x) and x.dtype in (torch.bfloat16, torch.float16)):
+    if not (TRITON and server_gpu(x) and x.dtype in (torch.bfloat16, torch.float16)):
         return ""
     from hypatia_lab.kernels.linear_relu.gradient_products import product_size
 

@@ -371,7 +371,7 @@ def mlp_backward(
         own = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
         grad_x, grad_weights, grad_biases = backward(grad_rows, rows, *own, precision=math)
     else:
-        grad_x, grad_weights, grad_biases = _layerwise_backward(grad_rows, rows, weights, biases)
+        grad_x, grad_weights, grad_biases = layerwise_backward(grad_rows, rows, weights, biases)
     return grad_x.view(x.shape), grad_weights, grad_biases
 
 
@@ -383,7 +383,7 @@ def _(
     return x.new_empty(x.shape), x.new_empty(layers, width, width), x.new_empty(layers, width)
 
 
-def _layerwise_backward(
+def layerwise_backward(
     grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     activations = [x]
