@@ -13,7 +13,11 @@ from hypatia_lab.workloads import Workload
 
 
 def check_the_triton_kernel_agrees_with_float64() -> None:
-    for operation, shape in (("diffraction_table", (9, 70)), ("diffraction_batch", (2, 9, 70))):
+    for operation, shape in (
+        ("diffraction_sources", (9, 70)),
+        ("diffraction_table", (9, 70)),
+        ("diffraction_batch", (2, 9, 70)),
+    ):
         for dtype, allowed in ((torch.float32, 5e-5), (torch.float64, 1e-9)):
             problem = Problem(Workload(operation, shape), "cpu")
             problem.draw(1)
