@@ -124,7 +124,7 @@ def judgement(**changes: Any) -> Judgement:
     found = Judgement(
         id="S001-01",
         lead="S001-01",
-        seed="S001",
+        document="S001",
         section="Problem",
         claim="naive is 7.67 times slower than eager",
         claimed=7.67,

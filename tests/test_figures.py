@@ -449,8 +449,8 @@ def test_a_bar_of_a_plot_that_leaves_its_axis_is_cut_and_marked() -> None:
 def test_verdicts_are_drawn_by_document() -> None:
     rows = [
         judgement(machine="gpu", verdict="confirmed"),
-        judgement(id="S002-01", seed="S002", machine="gpu", verdict="refuted"),
-        judgement(id="S002-02", seed="S002", machine="any", verdict="inconsistent"),
+        judgement(id="S002-01", document="S002", machine="gpu", verdict="refuted"),
+        judgement(id="S002-02", document="S002", machine="any", verdict="inconsistent"),
         judgement(machine="cpu", verdict="undecided"),
     ]
     figure, table = verdict_figure.verdicts(rows, "gpu")

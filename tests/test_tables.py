@@ -325,7 +325,7 @@ def test_every_program_that_decides_has_a_mark() -> None:
 
 def test_claims_are_counted_by_what_became_of_them_and_by_document() -> None:
     verdicts = {"S002-01": "confirmed", "S001-02": "refuted", "S002-03": "refuted", "S001-04": "undecided"}
-    rows = [judgement(id=name, seed=name[:4], verdict=verdict) for name, verdict in verdicts.items()]
+    rows = [judgement(id=name, document=name[:4], verdict=verdict) for name, verdict in verdicts.items()]
     rows += [judgement(id="S001-09", machine=ANY, verdict="inconsistent"), judgement(machine="other")]
     groups = claim_tables.group_counts(rows, "h200")
     assert groups["claims"].to_list() == ["1", "0", "3", "1", "0", "5"]
