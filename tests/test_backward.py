@@ -318,7 +318,7 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
     records.write(tmp_path, run_line(experiment="ceilings"), ceilings({"ieee": 1e3}, "hot"))
     monkeypatch.setattr(composer, "EXPERIMENTS", measured)
     monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})
-    monkeypatch.setattr(composer, "commit", lambda: ("0" * 40, False))
+    monkeypatch.setattr(composer.source_tree, "commit", lambda: ("0" * 40, False))
     record = composer.measure("tiny", machine_name="box", root=tmp_path, progress=False)
     found = {(cell["direction"], cell["variant"]): cell for cell in record.cells}
     assert {key: cell["status"] for key, cell in found.items()} == {

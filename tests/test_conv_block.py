@@ -128,6 +128,8 @@ def test_work_is_counted() -> None:
 
 def test_rows_that_are_right_by_the_waiver_alone_say_so() -> None:
     rows = [row for row in results.rows(records.load()) if row.operation in OPERATIONS]
+    gone = ("whole_graph", "whole_bf16x3_graph", "triton_graph", "triton_bf16x3_graph")
+    rows = [row for row in rows if row.variant not in gone]
     told = {row.variant for row in rows if "by a waiver" in row.reason}
     split = {name for name, one in variants("conv_block").items() if one.splits}
     assert told <= split | {"dispatched"}
@@ -152,8 +154,8 @@ def test_math_is_set_for_convolutions_too() -> None:
 def test_each_way_of_the_pipeline_is_a_variant_with_its_origin() -> None:
     known = variants("conv_block")
     assert {name: found.origin for name, found in known.items() if name in WAYS} == {
-        "naive": "seed",
-        "naive_malloc": "seed",
+        "naive": "rebuilt",
+        "naive_malloc": "rebuilt",
         "threaded": "own",
     }
     assert "per_tile" not in known

@@ -206,8 +206,8 @@ def test_the_page_of_a_report_has_ledger_drafts_and_records(report, monkeypatch)
     (record,) = records.load(report / "records")
     assert NOTHING not in after
     assert set(re.findall(r"ZEBRA-\d+", after)) == set(re.findall(r"ZEBRA-\d+", before))
-    assert "measured 7.68×, claimed 7.67×" in after
-    for told in ("✓\N{NO-BREAK SPACE}confirmed", "1 claim in 1 part", "Measured on box", "29.3", record.digest):
+    figures = ("7.68×", "7.67×", "29.3")
+    for told in (*figures, "✓\N{NO-BREAK SPACE}confirmed", "1 claim in 1 part", "Measured on box", record.digest):
         assert told in after, told
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import gzip
-import json
 import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import torch
+from probing import IMAGE, LINEAR, details, found, needs_compiler, probe, spoilt
 
 import hypatia_lab.diffraction
 import hypatia_lab.operations  # noqa: F401  (registers)
@@ -24,51 +22,9 @@ from hypatia_lab.bench import sessions
 from hypatia_lab.bench.details import collect
 from hypatia_lab.diffraction.operations import layout_of
 from hypatia_lab.experiments import Probe
-from hypatia_lab.kernels import loader
 from hypatia_lab.probes import accuracy, oracle, process, trace
-from hypatia_lab.probes.probe import Ended, Subject, subject
+from hypatia_lab.probes.probe import Ended, Subject
 from hypatia_lab.workloads import Workload
-
-LINEAR = Workload("linear_relu", (16, 32, 24))
-IMAGE = Workload("diffraction", (32, 48))
-
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
-
-
-def probe(
-    topic: str, workload: Workload, variant: str, folder: Path, *, case: str = "", device: str = "cpu"
-) -> list[sessions.Event]:
-    """Events of one probe, run in a process of its own as bench runs it; it must end by itself."""
-    plan = {"device": device, "number": 0, "workload": asdict(workload), "variant": variant, "case": case}
-    events: list[sessions.Event] = []
-    casualty = sessions.run_session(
-        f"hypatia_lab.probes.{topic}",
-        plan | {"folder": str(folder)},
-        folder / "log.txt",
-        on_event=events.append,
-        silence_s=120,
-    )
-    assert casualty is None, (folder / "log.txt").read_text()
-    assert events[0] == {"event": "begin", "what": variant, "subject": 0}
-    return events[1:]
-
-
-def details(events: list[sessions.Event], topic: str) -> dict[str, Any]:
-    """Name → value (or values) of the details of ``topic``, in order; every event must be a detail."""
-    assert {event["event"] for event in events} == {"detail"}
-    return {e["name"]: e.get("value", e.get("values")) for e in events if e["topic"] == topic}
-
-
-def spoilt(whole: Subject, output: torch.Tensor) -> Subject:
-    """``whole`` with a variant that always returns ``output``."""
-    return replace(whole, variant=replace(whole.variant, factory=lambda workload, inputs: lambda: output))
-
-
-def found(workload: Workload, variant: str, folder: Path, *, case: str = "") -> Subject:
-    """The subject of a probe in this process."""
-    plan = {"device": "cpu", "number": 0, "workload": asdict(workload), "variant": variant, "case": case}
-    return subject(plan | {"folder": str(folder)})
-
 
 # ---------------------------------------------------------------- processes
 
@@ -148,252 +104,6 @@ def test_what_one_process_sees_of_two_variants_is_what_two_see(tmp_path: Path):
         "cublas_relu": "ok",
     }
     assert sorted(path.parent.name for path in (tmp_path / "1" / "scratch").rglob("trace.json.gz")) == ["0", "2"]
-
-
-# ---------------------------------------------------------------- trace
-
-
-def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
-    """A complete event of a Chrome trace."""
-    return {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": 7, "ts": ts, "dur": dur, "args": args}
-
-
-def gpu_trace() -> trace.Trace:
-    """One copy, one kernel launched by itself, and a graph of three kernels; an idle gap of 30 µs before the graph."""
-    start = 5e12
-    return {
-        "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 1}],
-        "host_name": "vm",
-        "traceName": "/tmp/secret.json",
-        "baseTimeNanoseconds": 17,
-        "trace_id": "60BD",
-        "traceEvents": [
-            {"ph": "M", "name": "process_name", "ts": start, "pid": 7, "tid": 0, "args": {"name": "python"}},
-            event("cpu_op", "aten::mul", start, 20, **{"External id": 1, "kernel_file": "/root/.cache/a.py"}),
-            event("cuda_runtime", "cudaMemcpyAsync", start, 2, correlation=1),
-            event("cuda_runtime", "cudaLaunchKernel", start + 3, 2, correlation=2),
-            event("cuda_driver", "cuLaunchKernel", start + 3, 1, correlation=2),  # the same launch, seen twice
-            event("cuda_runtime", "cudaGraphLaunch", start + 6, 5, correlation=3),
-            event("kernel", "pointwise", start + 20, 10, correlation=2, grid=[4, 1, 1]),
-            event("gpu_memcpy", "Memcpy DtoD", start + 10, 5, correlation=1),
-            event("kernel", "gemm", start + 60, 50, correlation=3),
-            event("kernel", "pointwise", start + 110, 15, correlation=3),
-            event("kernel", "reduce", start + 125, 20, correlation=3),
-            event("gpu_user_annotation", "CUDAGraphNode.replay", start + 60, 85),
-            {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": start + 300},
-        ],
-    }
-
-
-def test_a_trace_of_a_gpu_is_taken_apart():
-    rows = trace.device_rows(gpu_trace())
-    assert trace.summary(rows) == {
-        "kernel launches": ("1", 4),
-        "unique kernels": ("1", 3),
-        "copies": ("1", 1),
-        "annotations": ("1", 1),
-        "GPU time": ("us", 100.0),
-        "span": ("us", 135.0),
-        "busy": ("%", pytest.approx(100 * 100 / 135)),
-        "in graph replay": ("%", 85.0),
-        "largest idle gap": ("us", 30.0),
-        "top kernel": ("%", 50.0),
-        "top three kernels": ("%", 95.0),
-    }
-    assert trace.by_name(rows) == [
-        ("gemm", 50.0, 1),
-        ("pointwise", 25.0, 2),
-        ("reduce", 20.0, 1),
-        ("Memcpy DtoD", 5.0, 1),
-    ]
-    assert trace.api_launches(gpu_trace()) == 1
-
-
-def test_kernels_that_overlap_keep_the_gpu_busy_once():
-    rows = [
-        trace.Row(name, "kernel", start, 20.0) for name, start in (("first", 0.0), ("second", 15.0), ("last", 40.0))
-    ]
-    found = trace.summary(rows)
-    assert [found[name][1] for name in ("GPU time", "span", "busy", "largest idle gap")] == [
-        60.0,
-        60.0,
-        pytest.approx(100 * 55 / 60),
-        5.0,
-    ]
-
-
-def test_every_word_of_the_summary_has_its_place():
-    words = set(trace.summary(trace.device_rows(gpu_trace())))
-    assert set(trace.ORDER) == words | {"kernel launches, counted again", "compiled regions"}
-
-
-def test_a_gap_is_where_no_kernel_runs_at_all():
-    rows = [
-        trace.Row("long", "kernel", 0, 100),
-        trace.Row("short", "kernel", 10, 5),
-        trace.Row("last", "kernel", 90, 20),
-    ]
-    assert trace.summary(rows)["largest idle gap"] == ("us", 0.0)
-    assert trace.summary(rows)["span"] == ("us", 110.0)
-
-
-def test_rows_without_work_have_no_summary():
-    with pytest.raises(ValueError, match="no kernel"):
-        trace.summary([trace.Row("mark", "annotation", 0, 1)])
-
-
-def test_long_names_are_cut_and_what_they_share_is_added():
-    rows = [trace.Row("k" * 200 + end, "kernel", 0, 1) for end in "ab"]
-    assert trace.by_name(rows) == [("k" * 200, 2.0, 2)]
-    assert trace.summary(rows)["unique kernels"] == ("1", 2)
-
-
-def test_on_a_cpu_the_outermost_operators_count():
-    rows = trace.operator_rows(
-        {
-            "traceEvents": [
-                event("cpu_op", "aten::mm", 4, 2),
-                event("cpu_op", "aten::linear", 0, 10),
-                event("cpu_op", "aten::relu", 10, 3),
-                event("cpu_op", "Torch-Compiled Region: 0/0", 0, 20),
-                event("user_annotation", "mine", 0, 20),
-                event("cpu_op", "aten::linear", 1, 4) | {"tid": 8},
-                event("cuda_runtime", "cudaLaunchKernel", 0, 1),
-            ]
-        }
-    )
-    assert [row.name for row in trace.work(rows)] == ["aten::linear", "aten::linear", "aten::relu"]
-    assert trace.summary(rows)["annotations"] == ("1", 2)
-
-
-def test_a_published_trace_names_neither_machine_nor_files():
-    packed = trace.published(gpu_trace())
-    assert packed == trace.published(gpu_trace())
-    text = gzip.decompress(packed).decode()
-    for secret in ("/tmp", "/root", "kernel_file", "vm", "60BD", "totalGlobalMem", "baseTime"):
-        assert secret not in text
-    whole = json.loads(text)
-    assert whole["deviceProperties"] == [{"id": 0, "name": "NVIDIA H200"}]
-    assert len(whole["traceEvents"]) == len(gpu_trace()["traceEvents"])
-    assert min(e["ts"] for e in whole["traceEvents"]) == 0
-    assert trace.device_rows(whole)[1].name == "pointwise"
-
-
-class Driver:
-    """Stands in for libcuda: graph 1 holds a kernel, a copy, and graph 2 with two kernels; graph 3 is empty."""
-
-    graphs = {1: [10, 11, 12], 2: [20, 21], 3: []}
-    kinds = {10: 0, 11: 1, 12: 4, 20: 0, 21: 0}
-
-    def cuGraphGetNodes(self, graph: Any, nodes: Any, count: Any) -> int:
-        if graph.value not in self.graphs:
-            return 1
-        if nodes is None:
-            count._obj.value = len(self.graphs[graph.value])
-        else:
-            nodes[:] = self.graphs[graph.value]
-        return 0
-
-    def cuGraphNodeGetType(self, node: Any, kind: Any) -> int:
-        kind._obj.value = self.kinds[node.value]
-        return 0
-
-    def cuGraphChildGraphNodeGetGraph(self, node: Any, graph: Any) -> int:
-        graph._obj.value = 2
-        return 0
-
-
-def test_kernel_nodes_are_counted_through_child_graphs():
-    assert trace.kernel_nodes(1, Driver()) == 3
-    assert trace.kernel_nodes(3, Driver()) == 0
-    with pytest.raises(OSError, match="cuGraphGetNodes failed with CUresult 1"):
-        trace.kernel_nodes(99, Driver())
-
-
-class Graph:
-    """Stands in for torch.cuda.CUDAGraph; like pybind's, its state is made in ``__init__``."""
-
-    def __new__(cls, keep_graph: bool = False) -> Any:
-        return super().__new__(cls)
-
-    def __init__(self, keep_graph: bool = False) -> None:
-        self.kept, self.replays = keep_graph, 0
-
-    def replay(self) -> None:
-        self.replays += 1
-
-    def raw_cuda_graph(self) -> int:
-        assert self.kept
-        return 1
-
-
-def test_graphs_keep_their_nodes_and_replays_are_seen(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    with trace.kept_graphs() as replays:
-        graph: Any = torch.cuda.CUDAGraph()
-        assert graph.kept
-        graph.replay()
-        assert replays == [graph]
-        assert graph.replays == 1
-    assert torch.cuda.CUDAGraph is Graph
-
-
-def test_launches_are_counted_again_by_the_best_way_there_is(monkeypatch: pytest.MonkeyPatch):
-    def refuse(run: Any) -> Any:
-        raise clock.ClockError("cannot be captured")
-
-    def count(replays: list[Any]) -> int:
-        return trace.launches_again(lambda: torch.empty(0), gpu_trace(), replays)
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
-    monkeypatch.setattr(clock, "capture", lambda run: Graph(True))
-    assert count([Graph(True), Graph(True)]) == 1 + 3 + 3  # one launch beside two replays of three kernels
-    assert count([]) == 3
-    monkeypatch.setattr(clock, "capture", refuse)
-    assert count([]) == 1
-
-
-@pytest.mark.slow
-def test_the_trace_of_a_call(tmp_path: Path):
-    events = probe("trace", LINEAR, "eager", tmp_path)
-    scalars = details(events, "trace")
-    assert list(scalars) == [word for word in trace.ORDER if word in scalars]
-    assert scalars["kernel launches"] == scalars["unique kernels"] == 2
-    assert scalars["kernel launches, counted again"] == 3  # linear is a transposition and a product
-    assert scalars["compiled regions"] == scalars["in graph replay"] == 0
-    assert 0 < scalars["GPU time"] <= scalars["span"] * 1.001
-    assert scalars["top three kernels"] == pytest.approx(100)
-    kernels = details(events, "kernels")
-    assert set(kernels) == {"aten::linear", "aten::relu"}
-    assert sum(kernels.values()) == pytest.approx(scalars["GPU time"])
-    timeline = details(events, "timeline")
-    assert timeline["aten::linear"][0] == 0
-    assert timeline["aten::relu"][0] + timeline["aten::relu"][1] == pytest.approx(scalars["span"], abs=0.01)
-    kept = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
-    assert len(trace.work(trace.operator_rows(kept))) == 2
-
-
-@pytest.mark.slow
-@needs_compiler
-def test_the_loops_of_a_compiled_call_are_seen(tmp_path: Path):
-    events = probe("trace", LINEAR, "compile", tmp_path)
-    scalars = details(events, "trace")
-    assert scalars["compiled regions"] == 1
-    assert scalars["annotations"] > 0
-    assert "kernel launches, counted again" not in scalars
-    assert any("cpp_fused" in name for name in details(events, "kernels"))
-
-
-@pytest.mark.cuda
-@pytest.mark.slow
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.parametrize("variant", ["eager", "compile", "compile_reduce_overhead"])
-def test_both_counts_of_launches_agree_on_a_gpu(variant: str, tmp_path: Path):
-    scalars = details(probe("trace", Workload("diffraction", (256, 256)), variant, tmp_path, device="cuda"), "trace")
-    assert scalars["kernel launches"] == scalars["kernel launches, counted again"] > 0
-    assert (scalars["compiled regions"] > 0) == (variant != "eager")
-    assert (scalars["in graph replay"] > 0) == (variant == "compile_reduce_overhead")
 
 
 # ---------------------------------------------------------------- accuracy

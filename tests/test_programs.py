@@ -123,7 +123,7 @@ def at(code: str) -> str:
         (FILE[FILE.index("@example.cells") :], "", "author_example"),
         ('"linear_relu", "author_v1"', '"linear_relo", "author_v1"', "'linear_relo'; did you mean 'linear_relu'"),
         ('origin="author"', 'origin="authors"', at("@lab.variant") + "unknown origin 'authors'"),
-        ('origin="author"', 'origin="rebuilt"', "author_v1 has origin 'seed'"),
+        ('origin="author"', 'origin="rebuilt"', "author_v1 has origin 'rebuilt'"),
         ('variant="author_v1"', 'variant="autor_v1"', "'autor_v1'; did you mean 'author_v1'"),
         ('    "Their benchmark."\n', "", "kernel_only"),
         ('"hung"', '"kernel_only"', "'kernel_only'"),

@@ -44,13 +44,13 @@ def add_row_sum(package: Path) -> None:
 
 
 def test_one_decorated_function_is_planned_and_has_its_place_on_the_pages(copy: Path) -> None:
-    add(copy, "variant.py", "operations/linear_relu.py")
+    add(copy, "variant.py", "operations/linear_relu/__init__.py")
     run(copy, str(ADDED / "plan.py"))
 
 
 @pytest.mark.slow  # measures in four fresh processes
 def test_one_decorated_function_is_measured_drawn_and_tabled(copy: Path) -> None:
-    add(copy, "variant.py", "operations/linear_relu.py")
+    add(copy, "variant.py", "operations/linear_relu/__init__.py")
     found = json.loads(run(copy, str(ADDED / "measure.py"), "aten_fusion", "gemm_ladder").splitlines()[-1])
     assert ["by_halves", "ok"] in found["status"]
     assert ["step_by_halves", "ok"] in found["status"]
@@ -61,8 +61,8 @@ def test_one_decorated_function_is_measured_drawn_and_tabled(copy: Path) -> None
 
 @pytest.mark.slow
 def test_a_wrong_function_is_found_by_the_page_of_checks(copy: Path) -> None:
-    add(copy, "variant.py", "operations/linear_relu.py")
-    path = copy / "hypatia_lab" / "operations" / "linear_relu.py"
+    add(copy, "variant.py", "operations/linear_relu/__init__.py")
+    path = copy / "hypatia_lab" / "operations" / "linear_relu" / "__init__.py"
     path.write_text(path.read_text(encoding="utf-8").replace("linear(half", "linear(2 * half"), encoding="utf-8")
     program = "from hypatia_lab import verify\ntry: verify('linear_relu', 'cpu')\nexcept AssertionError as e: print(e)"
     said = run(copy, "-c", program)

@@ -158,7 +158,7 @@ def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(papermill, t
     assert (found.code, found.err[-1].endswith("run the same command again to go on")) == (130, True)
     assert campaign.has("01_one")
     with monkeypatch.context() as patched:  # another version's overwrite is not continued
-        patched.setattr(composer, "commit", lambda: ("1" * 40, False))
+        patched.setattr(composer.source_tree, "commit", lambda: ("1" * 40, False))
         assert not composer.campaign(tmp_path / "records" / "box").has("01_one")
     stops.clear()
     assert any("measured already: 01_one" in line for line in call(*asked).err)

@@ -236,13 +236,13 @@ def test_what_nobody_visited_twice_has_no_scatter() -> None:
 
 
 def drawn_visits(
-    rng: random.Random, sigma: float, within: float, *, figures: int, visits: int = 2, processes: int = 5
+    rng: random.Random, sigma: float, within: float, *, figures: int, seen: int = 2, processes: int = 5
 ) -> list[list[visits.Visit]]:
     """Ratios on so many visits to one model; ``within`` is how far its processes scatter."""
     found = []
     for number in range(figures):
         own = []
-        for visit in range(visits):
+        for visit in range(seen):
             middle = number / 100 + rng.gauss(0, sigma)
             logs = tuple(middle + rng.gauss(0, within) for _ in range(processes))
             speed = intervals.geometric([math.exp(log) for log in logs])
@@ -253,9 +253,9 @@ def drawn_visits(
 
 
 @pytest.mark.parametrize(("sigma", "within"), [(0.01, 0.001), (0.01, 0.02), (0.0, 0.01)])
-@pytest.mark.parametrize("visits", [2, 4])
-def test_the_scatter_that_was_put_in_is_found(sigma: float, within: float, visits: int) -> None:
-    found = visits.deviation(drawn_visits(random.Random(3), sigma, within, figures=400, visits=visits))
+@pytest.mark.parametrize("seen", [2, 4])
+def test_the_scatter_that_was_put_in_is_found(sigma: float, within: float, seen: int) -> None:
+    found = visits.deviation(drawn_visits(random.Random(3), sigma, within, figures=400, seen=seen))
     assert found == pytest.approx(sigma, rel=0.15, abs=0.003)
 
 
@@ -267,7 +267,7 @@ def test_one_gross_outlier_is_not_all_there_is() -> None:
 
 
 def test_two_visits_agree_as_often_as_is_promised_once_what_lies_between_them_counts() -> None:
-    (found,) = visits.repeats(drawn_visits(random.Random(5), 0.01, 0.003, figures=200, visits=3))
+    (found,) = visits.repeats(drawn_visits(random.Random(5), 0.01, 0.003, figures=200, seen=3))
     assert (found.ratios, found.pairs) == (200, 600)
     assert found.agree[0] < 0.5
     assert 0.93 <= found.agree[1] <= 0.97
