@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+import hypatia_lab.diffraction
+import hypatia_lab.operations  # noqa: F401  (registers)
 from hypatia_lab.bench import sessions
 from hypatia_lab.kernels import loader
 from hypatia_lab.probes.probe import Subject, subject
