@@ -16,7 +16,7 @@ from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
 
 if TYPE_CHECKING:
-    from hypatia_lab.variants import Run
+    from hypatia_lab.variants import Factory, Run
     from hypatia_lab.workloads import Inputs, Workload
 
 
@@ -148,34 +148,28 @@ def cuda(workload: Workload, inputs: Inputs) -> Run:
     return bind(lambda x, weight, bias: linear_relu_cuda(x, weight, bias, workload.math), inputs, OPERANDS)
 
 
-@variant(
-    "linear_relu",
-    "fp16x3",
-    origin="own",
-    needs=_split,
-    maths=("ieee",),
-    label="float32 as three float16 products",
-    tags=("split",),
-    splits=("float16/ieee", 3),
-)
-def fp16x3(workload: Workload, inputs: Inputs) -> Run:
-    """float32 as two float16 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
-    return bind(lambda x, weight, bias: linear_relu_split(x, weight, bias, "fp16x3"), inputs, OPERANDS)
+def _in_triton(terms: str) -> Factory:
+    """float32 as two terms each, rows scaled by powers of two, three products: two Triton kernels, both timed."""
+    return lambda workload, inputs: bind(
+        lambda x, weight, bias: linear_relu_split(x, weight, bias, terms), inputs, OPERANDS
+    )
 
 
-@variant(
-    "linear_relu",
-    "tf32x3",
-    origin="own",
-    needs=_split,
-    maths=("ieee",),
-    label="float32 as three TF32 products",
-    tags=("split",),
-    splits=("float32/tf32", 3),
-)
-def tf32x3(workload: Workload, inputs: Inputs) -> Run:
-    """float32 as two TF32 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
-    return bind(lambda x, weight, bias: linear_relu_split(x, weight, bias, "tf32x3"), inputs, OPERANDS)
+for _terms, _label, _kind in (
+    ("fp16x3", "float32 as three float16 products", "float16/ieee"),
+    ("tf32x3", "float32 as three TF32 products", "float32/tf32"),
+):
+    _own = variant(
+        "linear_relu",
+        _terms,
+        origin="own",
+        needs=_split,
+        label=_label,
+        tags=("split",),
+        splits=(_kind, 3),
+        maths=("ieee",),
+    )
+    _own(_in_triton(_terms))
 
 
 @variant(
