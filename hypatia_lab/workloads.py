@@ -89,7 +89,6 @@ class Backward:
     kink whose side is decided by a number within ``near`` of it takes the side on which that ``y`` lies: rounding may
     have moved it across, both sides are right there, and the gradients jump between them.
     ``depth(shape)`` names the gradients in order and says how many terms are accumulated into an element of each;
-    ``flops`` and ``traffic`` count as the operation's do, for both passes together;
     ``faults(inputs)`` gives, by gradient and name, the float64 answers of well-known mistakes.
     ``jumps(inputs, error)`` gives, by gradient and element, the root of the sum of the squares of what changes if kinks
     that a hidden number may have been rounded across fall on the other side; ``error`` is the standard one of such a
@@ -100,8 +99,6 @@ class Backward:
 
     reference: Callable[[Inputs, torch.Tensor | None, float], tuple[torch.Tensor, ...]]
     depth: Callable[[tuple[int, ...]], dict[str, int]]
-    flops: Callable[[tuple[int, ...]], int]
-    traffic: Callable[[tuple[int, ...], int], int]
     faults: Callable[[Inputs], dict[str, dict[str, torch.Tensor]]] = lambda inputs: {}
     jumps: Callable[[Inputs, float], dict[str, torch.Tensor]] = lambda inputs, error: {}
     passes: int = 1
@@ -261,8 +258,8 @@ class Workload:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one call (a multiply-add is two)."""
-        return (self.backward or self.spec).flops(self.shape)
+        """Floating-point operations of one call (a multiply-add is two); both passes make three times the forward's."""
+        return (3 if self.backward else 1) * self.spec.flops(self.shape)
 
     @property
     def fewest_flops(self) -> int:
@@ -271,8 +268,11 @@ class Workload:
 
     @property
     def traffic(self) -> int:
-        """Compulsory bytes of one call: every input read once, every output written once."""
-        return (self.backward or self.spec).traffic(self.shape, DTYPES[self.dtype])
+        """Compulsory bytes of one call: every input read once, every output written once.
+
+        Whatever is read has a gradient of its size that is written, and the other way round.
+        """
+        return (2 if self.backward else 1) * self.spec.traffic(self.shape, DTYPES[self.dtype])
 
     def inputs(self, device: str, *, draw: int = 0) -> Inputs:
         """Fresh random inputs on ``device``; another ``draw`` gives other numbers of the same shapes."""

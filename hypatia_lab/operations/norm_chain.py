@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations.conv_block import normalised
-from hypatia_lab.operations.torch_forms import LAST, Form, Peers, by_part, channels_last, factory, register_peers
-from hypatia_lab.variants import anywhere
-from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
+from hypatia_lab.operations.torch_forms import Form, by_part, channels_last, peers, register_peers
+from hypatia_lab.workloads import Backward, Operation, register
 
 if TYPE_CHECKING:
     from hypatia_lab.workloads import Inputs, Workload
@@ -162,8 +160,6 @@ register(
         backward=Backward(
             reference=lambda inputs, y, near: gradient_reference(inputs),
             depth=lambda shape: {name: _terms(shape) for name in GRADIENTS},
-            flops=lambda shape: 3 * _elements(shape) * (13 * LENGTH + 4),
-            traffic=lambda shape, size: 2 * size * (2 * _elements(shape) + 2 * LENGTH * shape[1]),
             faults=_backward_faults,
         ),
         scale=lambda inputs: summed(inputs) if "grad" in inputs else {},
@@ -178,11 +174,6 @@ def _form(workload: Workload) -> Form:
     return chain
 
 
-PEERS: Peers = {
-    "eager": (factory(_form, PARAMETERS), anywhere, DIRECTIONS),
-    "eager_channels_last": (factory(_form, PARAMETERS, LAST), anywhere, DIRECTIONS),
-    "compile": (factory(_form, PARAMETERS, mode="default"), compile_missing, DIRECTIONS),  # fused across reductions
-    "compile_channels_last": (factory(_form, PARAMETERS, LAST, "default"), compile_missing, DIRECTIONS),
-}
+WAYS = ("eager", "eager_channels_last", "compile", "compile_channels_last")  # compiled: fused across reductions
 
-register_peers("norm_chain", PEERS)
+register_peers("norm_chain", peers(_form, PARAMETERS, WAYS))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from hypatia_lab.kernels.compiled import compiled
-from hypatia_lab.variants import variant
+from hypatia_lab.kernels import loader
+from hypatia_lab.kernels.compiled import compile_missing, compiled
+from hypatia_lab.variants import anywhere, variant
+from hypatia_lab.workloads import DIRECTIONS
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Factory, Run
@@ -81,6 +84,16 @@ MODES = {
 }
 """Variant → torch.compile's mode."""
 
+WAYS = {name: (False, "", mode) for name, mode in MODES.items()} | {
+    "eager": (False, "", ""),
+    "eager_channels_last": (False, LAST, ""),
+    "group_norm": (True, "", ""),
+    "group_norm_channels_last": (True, LAST, ""),
+    "compile_channels_last": (False, LAST, "default"),
+    "compile_together": (True, LAST, "default"),
+}
+"""Variant → whether group_norm takes instance_norm's place in it, its layout, and torch.compile's mode, if any."""
+
 
 def factory(form: Callable[[Workload], Form], names: Sequence[str], layout: str = "", mode: str = "") -> Factory:
     """The variant that calls the ``form`` of a workload, through torch.compile where that has a ``mode``."""
@@ -90,6 +103,45 @@ def factory(form: Callable[[Workload], Form], names: Sequence[str], layout: str 
         return bind(compiled(own, mode=mode) if mode else own, inputs, names, layout, cast=True)
 
     return prepare
+
+
+def peers(
+    form: Callable[..., Form],
+    names: Sequence[str],
+    ways: Iterable[str],
+    *,
+    plain: Needs = anywhere,
+    compiling: Needs = compile_missing,
+    script: Factory | None = None,
+) -> dict[str, tuple[Factory, Needs, tuple[str, ...]]]:
+    """Those of :data:`WAYS` called ``ways``, of ``form(workload)`` or ``form(workload, grouped=True)``; and "script".
+
+    ``names`` are the form's inputs; ``plain`` are the needs of what torch.compile has no part in, ``compiling`` those
+    of the others. Only torch.compile's default mode is asked for gradients.
+    """
+    found: dict[str, tuple[Factory, Needs, tuple[str, ...]]] = {}
+    for way in ways:
+        if way == "script" and script:
+            found[way] = script, plain, DIRECTIONS
+            continue
+        grouped, layout, mode = WAYS[way]
+        own = partial(form, grouped=True) if grouped else form
+        needs = (partial(_to_graphs, compiling) if mode == "reduce-overhead" else compiling) if mode else plain
+        directions = DIRECTIONS if mode in ("", "default") else DIRECTIONS[:1]
+        found[way] = factory(own, names, layout, mode), needs, directions
+    return found
+
+
+def _to_graphs(compiling: Needs, workload: Workload, device: str) -> str:
+    """Why torch.compile cannot record CUDA graphs of its own there; empty when it can."""
+    return compiling(workload, device) if device == "cuda" else loader.NO_GPU
+
+
+def scripted(function: Form) -> Form:
+    """torch.jit.script of ``function`` (S000's fifth point); PyTorch calls it deprecated, and it still runs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # said in the line above
+        return torch.jit.script(function)
 
 
 def register_peers(operation: str, peers: Peers) -> None:

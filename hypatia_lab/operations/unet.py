@@ -16,18 +16,16 @@ Source: S000 (U-Nets of such blocks were what its strategy was for).
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as functional
 
 from hypatia_lab.operations import torch_forms
-from hypatia_lab.operations.conv_block import ACCURACY, ELEMENT_FLOPS, ROUNDINGS, compiles_to_graphs, normalised
+from hypatia_lab.operations.conv_block import ACCURACY, ELEMENT_FLOPS, ROUNDINGS, normalised
 from hypatia_lab.operations.conv_block.points import CAST_ROUNDINGS, compiled_missing, plain_missing
-from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
+from hypatia_lab.workloads import Backward, Operation, register
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -289,8 +287,6 @@ def _define(name: str, form: Form) -> Operation:
             backward=Backward(
                 reference=lambda inputs, y, near: gradient_reference(inputs, form),
                 depth=_backward_depth,
-                flops=lambda shape: 3 * _flops(shape),
-                traffic=lambda shape, size: 2 * _traffic(shape, size),
                 faults=lambda inputs: _backward_faults(inputs, form),
                 passes=2,
                 dtype="float32" if name == "unet_autocast" else "",
@@ -310,9 +306,12 @@ for _operation, _form in FORMS.items():
 TENSORS = ("x", *PARAMETERS)
 
 
-def torch_form(workload: Workload, groups: int | None = None) -> torch_forms.Form:
-    """The U-Net of ``workload`` as a function of x and the parameters, under autocast where that is the operation."""
-    count = FORMS[workload.operation].groups if groups is None else groups
+def torch_form(workload: Workload, *, grouped: bool = False) -> torch_forms.Form:
+    """The U-Net of ``workload`` as a function of x and the parameters, under autocast where that is the operation.
+
+    ``grouped``: instance normalisation as group normalisation with one channel a group, the same by another kernel.
+    """
+    count = EACH if grouped else FORMS[workload.operation].groups
 
     def form(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
         return unet(x, list(parameters), count)
@@ -321,53 +320,18 @@ def torch_form(workload: Workload, groups: int | None = None) -> torch_forms.For
 
 
 def script(workload: Workload, inputs: Inputs) -> Run:
-    """torch.jit.script of the eager form (S000's fifth point); PyTorch calls it deprecated, and it still runs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # said in the line above
-        scripted = torch.jit.script(unet)
-    count = FORMS[workload.operation].groups
-    return torch_forms.bind(lambda x, *parameters: scripted(x, list(parameters), count), inputs, TENSORS)
+    """torch.jit.script of the eager form."""
+    form, count = torch_forms.scripted(unet), FORMS[workload.operation].groups
+    return torch_forms.bind(lambda x, *parameters: form(x, list(parameters), count), inputs, TENSORS)
 
 
-def _compiles_to_graphs(workload: Workload, device: str) -> str:
-    return compiles_to_graphs(workload, device) or plain_missing(workload, device)
-
-
-EACH_CHANNEL = partial(torch_form, groups=EACH)
-"""Instance normalisation as group normalisation with one channel a group: the same function, another kernel."""
-
-PEERS: torch_forms.Peers = {
-    "eager": (torch_forms.factory(torch_form, TENSORS), plain_missing, DIRECTIONS),
-    "eager_channels_last": (
-        torch_forms.factory(torch_form, TENSORS, torch_forms.LAST),
-        plain_missing,
-        DIRECTIONS,
-    ),  # instance_norm copies back
-    "group_norm": (torch_forms.factory(EACH_CHANNEL, TENSORS), plain_missing, DIRECTIONS),
-    "group_norm_channels_last": (
-        torch_forms.factory(EACH_CHANNEL, TENSORS, torch_forms.LAST),
-        plain_missing,
-        DIRECTIONS,
-    ),  # which it keeps so
-    "script": (script, plain_missing, DIRECTIONS),
-    "compile": (torch_forms.factory(torch_form, TENSORS, mode="default"), compiled_missing, DIRECTIONS),
-    "compile_channels_last": (
-        torch_forms.factory(torch_form, TENSORS, torch_forms.LAST, "default"),
-        compiled_missing,
-        DIRECTIONS,
-    ),
-    "compile_reduce_overhead": (
-        torch_forms.factory(torch_form, TENSORS, mode="reduce-overhead"),
-        _compiles_to_graphs,
-        ("forward",),
-    ),
-    # S000's points together; TorchScript is left out, for torch.compile does not take scripted functions.
-    "compile_together": (
-        torch_forms.factory(EACH_CHANNEL, TENSORS, torch_forms.LAST, "default"),
-        compiled_missing,
-        DIRECTIONS,
-    ),
-}
+# Of memory with the channels last group_norm keeps the layout, instance_norm copies back. S000's points together:
+# TorchScript is left out, for torch.compile does not take scripted functions.
+_PLAIN = ("eager", "eager_channels_last", "group_norm", "group_norm_channels_last", "script")
+_COMPILED = ("compile", "compile_channels_last", "compile_reduce_overhead", "compile_together")
+PEERS = torch_forms.peers(
+    torch_form, TENSORS, (*_PLAIN, *_COMPILED), plain=plain_missing, compiling=compiled_missing, script=script
+)
 
 MEANINGLESS = {
     "unet": (),

@@ -15,31 +15,24 @@ names, and a tolerance that let it through would let much else through. It is an
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as functional
 from torch.nn.grad import conv2d_weight
 
-from hypatia_lab.kernels import loader
-from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations.torch_forms import (
-    LAST,
-    MODES,
     Form,
-    Peers,
     bind,
     by_part,
     channels_last,
-    factory,
+    peers,
     register_peers,
+    scripted,
     under_autocast,
 )
-from hypatia_lab.variants import anywhere
-from hypatia_lab.workloads import DIRECTIONS, DTYPES, Backward, Operation, register
+from hypatia_lab.workloads import DTYPES, Backward, Operation, register
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -361,8 +354,6 @@ def _define(name: str, approximate: str) -> Operation:
             backward=Backward(
                 reference=lambda inputs, y, near: gradient_reference(inputs, approximate),
                 depth=_backward_depth,
-                flops=lambda shape: 3 * _flops(shape),
-                traffic=lambda shape, size: 2 * _traffic(shape, size),
                 faults=lambda inputs: _backward_faults(inputs, approximate),
                 passes=2,
             ),
@@ -397,34 +388,19 @@ def torch_form(workload: Workload, *, grouped: bool = False) -> Form:
     return under_autocast(workload, form)
 
 
-def compiles_to_graphs(workload: Workload, device: str) -> str:
-    """Why torch.compile cannot record CUDA graphs of its own there; empty when it can."""
-    return compile_missing(workload, device) if device == "cuda" else loader.NO_GPU
-
-
 def script(workload: Workload, inputs: Inputs) -> Run:
-    """torch.jit.script of the eager form (S000's fifth point); PyTorch calls it deprecated, and it still runs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # said in the line above
-        scripted = torch.jit.script(conv_block)
-    approximate = OPERATIONS[workload.operation]
-    return bind(lambda *tensors: scripted(*tensors, approximate), inputs, PARAMETERS)
+    """torch.jit.script of the eager form."""
+    form, approximate = scripted(conv_block), OPERATIONS[workload.operation]
+    return bind(lambda *tensors: form(*tensors, approximate), inputs, PARAMETERS)
 
 
-PEERS: Peers = {
-    "eager": (factory(torch_form, PARAMETERS), anywhere, DIRECTIONS),
-    # instance_norm folds the batch into the channels, which such memory does not allow: it copies, and y is contiguous.
-    # Of one image torch 2.13 has wrong gradients on a CPU (the upstream one is channels last, too): the check says so.
-    "eager_channels_last": (factory(torch_form, PARAMETERS, LAST), anywhere, DIRECTIONS),
-    # The same function by another kernel.
-    "group_norm": (factory(partial(torch_form, grouped=True), PARAMETERS), anywhere, DIRECTIONS),
-    "script": (script, anywhere, DIRECTIONS),
-    "compile": (factory(torch_form, PARAMETERS, mode="default"), compile_missing, DIRECTIONS),
-    "compile_channels_last": (factory(torch_form, PARAMETERS, LAST, "default"), compile_missing, DIRECTIONS),
-} | {
-    name: (factory(torch_form, PARAMETERS, mode=MODES[name]), needs, ("forward",))
-    for name, needs in (("compile_reduce_overhead", compiles_to_graphs), ("compile_max_autotune", compile_missing))
-}
+# instance_norm folds the batch into the channels, which memory with the channels last does not allow: it copies, and y
+# is contiguous. Of one image torch 2.13 has wrong gradients on a CPU (the upstream one is channels last, too): the
+# check says so. group_norm is the same function by another kernel.
+_COMPILED = ("compile", "compile_channels_last", "compile_reduce_overhead", "compile_max_autotune")
+PEERS = peers(
+    torch_form, PARAMETERS, ("eager", "eager_channels_last", "group_norm", "script", *_COMPILED), script=script
+)
 
 for _operation in OPERATIONS:
     register_peers(_operation, PEERS)

@@ -19,8 +19,8 @@ import torch.nn.functional as functional
 from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations import conv_block as block
 from hypatia_lab.operations.conv_block import EPS, OPERATIONS, PARAMETERS
-from hypatia_lab.operations.torch_forms import LAST, Peers, factory, register_peers
-from hypatia_lab.workloads import DIRECTIONS, Operation, Workload, operations, register
+from hypatia_lab.operations.torch_forms import Peers, peers, register_peers
+from hypatia_lab.workloads import Operation, Workload, operations, register
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -102,20 +102,12 @@ def compiled_missing(workload: Workload, device: str) -> str:
     return compile_missing(workload, device) or plain_missing(workload, device)
 
 
-GROUPED = partial(block.torch_form, grouped=True)
-SHARED: Peers = {
-    "group_norm_channels_last": (factory(GROUPED, PARAMETERS, LAST), plain_missing, DIRECTIONS),
-    # S000's points together: compiled, channels last, group_norm's kernel, under autocast where that is the operation.
-    # TorchScript is left out, for torch.compile does not take scripted functions.
-    "compile_together": (factory(GROUPED, PARAMETERS, LAST, "default"), compiled_missing, DIRECTIONS),
-}
-PLAIN: Peers = {**SHARED, "preallocated": (preallocated, plain_missing, ("forward",))}
-CAST: Peers = {
-    "eager": (factory(block.torch_form, PARAMETERS), plain_missing, DIRECTIONS),
-    "eager_channels_last": (factory(block.torch_form, PARAMETERS, LAST), plain_missing, DIRECTIONS),
-    "compile": (factory(block.torch_form, PARAMETERS, mode="default"), compiled_missing, DIRECTIONS),
-    **SHARED,
-}
+_peers = partial(peers, block.torch_form, PARAMETERS, plain=plain_missing, compiling=compiled_missing)
+# S000's points together: compiled, channels last, group_norm's kernel, under autocast where that is the operation.
+# TorchScript is left out, for torch.compile does not take scripted functions.
+SHARED = ("group_norm_channels_last", "compile_together")
+PLAIN: Peers = _peers(SHARED) | {"preallocated": (preallocated, plain_missing, ("forward",))}
+CAST: Peers = _peers(("eager", "eager_channels_last", "compile", *SHARED))
 
-for _operation, _peers in {**dict.fromkeys(OPERATIONS, PLAIN), AUTOCAST: CAST}.items():
-    register_peers(_operation, _peers)
+for _operation, _own in {**dict.fromkeys(OPERATIONS, PLAIN), AUTOCAST: CAST}.items():
+    register_peers(_operation, _own)

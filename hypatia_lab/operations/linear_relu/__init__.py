@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -156,9 +157,6 @@ LINEAR_RELU = register(
         backward=Backward(
             reference=lambda inputs, y, near: gradient_reference(**inputs, own=y, near=near),
             depth=lambda shape: {"grad_x": shape[2], "grad_weight": shape[0], "grad_bias": shape[0]},
-            flops=lambda shape: 3 * _flops(shape),
-            # Whatever is read has a gradient of its size that is written, and the other way round.
-            traffic=lambda shape, size: 2 * _traffic(shape, size),
             faults=_backward_faults,
         ),
         scale=_scale,
@@ -340,6 +338,11 @@ def _hand_written(workload: Workload, device: str) -> str:
     return loader.cuda_missing() if device == "cuda" else loader.cpp_missing()
 
 
+def cpp_missing(workload: Workload, device: str) -> str:
+    """Why nothing in C++ can compute ``workload``; empty when it can."""
+    return loader.cpp_missing()
+
+
 def _eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return torch.relu(functional.linear(x, weight, bias))
 
@@ -353,16 +356,10 @@ def eager(workload: Workload, inputs: Inputs) -> Run:
     return bind(_eager, inputs, OPERANDS)
 
 
-@variant(
-    "linear_relu",
-    "naive",
-    origin="rebuilt",
-    needs=_hand_written,
-    directions=DIRECTIONS,
-    label="one thread per output (v1)",
-    tags=("ladder_vector", "ladder_cpu"),
-    operator=True,
-)
+_rebuilt = partial(variant, "linear_relu", origin="rebuilt", directions=DIRECTIONS, operator=True)
+
+
+@_rebuilt("naive", needs=_hand_written, label="one thread per output (v1)", tags=("ladder_vector", "ladder_cpu"))
 def naive(workload: Workload, inputs: Inputs) -> Run:
     """One thread per output, one serial sum each (S001 v1).
 
@@ -371,31 +368,13 @@ def naive(workload: Workload, inputs: Inputs) -> Run:
     return bind(torch.ops.hypatia.linear_relu_naive, inputs, OPERANDS)
 
 
-@variant(
-    "linear_relu",
-    "cublas_relu",
-    origin="rebuilt",
-    needs=_hand_written,
-    directions=DIRECTIONS,
-    label="library's product, own ReLU (v2)",
-    tags=("fusion",),
-    operator=True,
-)
+@_rebuilt("cublas_relu", needs=_hand_written, label="library's product, own ReLU (v2)", tags=("fusion",))
 def cublas_relu(workload: Workload, inputs: Inputs) -> Run:
     """The library's GEMM, then a hand-written in-place ReLU kernel (S001 v2)."""
     return bind(torch.ops.hypatia.linear_relu_cublas, inputs, OPERANDS)
 
 
-@variant(
-    "linear_relu",
-    "aten",
-    origin="rebuilt",
-    needs=lambda workload, device: loader.cpp_missing(),
-    directions=DIRECTIONS,
-    label="one C++ operation (Plan C)",
-    tags=("fusion",),
-    operator=True,
-)
+@_rebuilt("aten", needs=cpp_missing, label="one C++ operation (Plan C)", tags=("fusion",))
 def aten(workload: Workload, inputs: Inputs) -> Run:
     """One C++ operation: at::linear, then at::relu_ in place (S004 Plan C)."""
     return bind(load_aten(), inputs, OPERANDS)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,10 +19,10 @@ import torch.nn.functional as functional
 
 from hypatia_lab.operations.linear_relu import LINEAR_RELU
 from hypatia_lab.variants import variant, variants
-from hypatia_lab.workloads import Operation, Workload, register, unaligned
+from hypatia_lab.workloads import Workload, register, unaligned
 
 if TYPE_CHECKING:
-    from hypatia_lab.variants import Run
+    from hypatia_lab.variants import Factory
     from hypatia_lab.workloads import Inputs
 
 NAME = "linear_relu_layout"
@@ -58,17 +59,14 @@ def _plain(inputs: Inputs) -> Inputs:
 
 
 register(
-    Operation(
+    replace(
+        LINEAR_RELU,
         name=NAME,
-        dims=("batch", "in", "out"),
         summary="y = max(0, x·Wᵀ + b) with x and W in several memory layouts",
         make_inputs=_inputs,
         reference=lambda inputs: LINEAR_RELU.reference(_plain(inputs)),
-        flops=LINEAR_RELU.flops,
-        traffic=LINEAR_RELU.traffic,
         faults=lambda inputs: LINEAR_RELU.faults(_plain(inputs)),
-        depth=LINEAR_RELU.depth,
-        scale=LINEAR_RELU.scale,
+        backward=None,
     )
 )
 
@@ -77,78 +75,58 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch
     return torch.relu(functional.linear(x, weight, bias))
 
 
-def _bind(inputs: Inputs, x: str = "x", weight: str = "weight") -> Run:
-    rows, columns, bias = inputs[x], inputs[weight], inputs["bias"]
-    return lambda: _product(rows, columns, bias)
-
-
-@variant(NAME, "row_major", origin="peer", baseline=True, label="row by row")
-def row_major(workload: Workload, inputs: Inputs) -> Run:
-    """x (batch, in) and W (out, in) row by row, as torch.nn.Linear keeps them."""
-    return _bind(inputs)
-
-
-@variant(NAME, "x_column_major", origin="rebuilt", label="x column by column", tags=("layout",))
-def x_column_major(workload: Workload, inputs: Inputs) -> Run:
-    """x stored column by column (S004)."""
-    return _bind(inputs, x="x_column_major")
-
-
 # [layouts]
-@variant(NAME, "weight_packed", origin="rebuilt", label="weight packed before", tags=("layout",))
-def weight_packed(workload: Workload, inputs: Inputs) -> Run:
-    """W stored as (in, out), packed before the first call (S004)."""
-    packed, x, bias = inputs["weight_packed"], inputs["x"], inputs["bias"]
-    return lambda: _product(x, packed.t(), bias)  # (1)
+def _packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """W stored as (in, out), packed before the first call."""
+    return _product(x, weight.t(), bias)  # (1)
 
 
-@variant(NAME, "pack_each_call", origin="own", label="weight packed each call", tags=("layout",))
-def pack_each_call(workload: Workload, inputs: Inputs) -> Run:
-    """W packed as (in, out) in every call, as it must be while it is being trained."""
-    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-    return lambda: _product(x, weight.t().contiguous().t(), bias)  # (2)
+def _packed_now(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """W (out, in) packed as (in, out) in every call, as it must be while it is being trained."""
+    return _product(x, weight.t().contiguous().t(), bias)  # (2)
+    # [/layouts]
 
 
-# [/layouts]
+def _of(form: Callable[..., torch.Tensor] = _product, x: str = "x", weight: str = "weight") -> Factory:
+    """``form`` of the inputs called ``x``, ``weight`` and bias."""
+    return lambda workload, inputs: partial(form, inputs[x], inputs[weight], inputs["bias"])
 
 
-@variant(NAME, "x_padded", origin="own", label="x padded", tags=("layout",))
-def x_padded(workload: Workload, inputs: Inputs) -> Run:
-    """x as the first columns of a wider matrix: rows are apart, nothing copies them."""
-    return _bind(inputs, x="x_padded")
+VARIANTS: dict[str, tuple[str, str, Factory]] = {
+    "row_major": ("peer", "row by row", _of()),  # as torch.nn.Linear keeps x and W
+    "x_column_major": ("rebuilt", "x column by column", _of(x="x_column_major")),  # S004
+    "weight_packed": ("rebuilt", "weight packed before", _of(_packed, weight="weight_packed")),  # S004
+    "pack_each_call": ("own", "weight packed each call", _of(_packed_now)),
+    # The first columns of a wider matrix: rows are apart, nothing copies them.
+    "x_padded": ("own", "x padded", _of(x="x_padded")),
+    # One element past a 16-byte boundary.
+    "x_unaligned": ("own", "x unaligned", _of(x="x_unaligned")),
+    "weight_unaligned": ("own", "weight unaligned", _of(weight="weight_unaligned")),
+    # A contiguous batch of sequences, flattened by view (S001 v2); a transposed one, which reshape has to copy (S001
+    # v1), and of which view raises.
+    "x_batch_view": (
+        "rebuilt",
+        "batch of sequences by view",
+        _of(lambda x, *others: _product(x.view(-1, x.shape[-1]), *others), x="x_batch"),
+    ),
+    "x_strided_batch": (
+        "rebuilt",
+        "strided batch, copied",
+        _of(lambda x, *others: _product(x.reshape(-1, x.shape[-1]), *others), x="x_strided_batch"),
+    ),
+    # The column-major x made contiguous in every call, then the product (S002).
+    "copy_first": (
+        "rebuilt",
+        "x copied first",
+        _of(lambda x, *others: _product(x.contiguous(), *others), x="x_column_major"),
+    ),
+}
+"""Variant → its origin, its label, and what computes it; the first is the baseline."""
 
-
-@variant(NAME, "x_unaligned", origin="own", label="x unaligned", tags=("layout",))
-def x_unaligned(workload: Workload, inputs: Inputs) -> Run:
-    """x begins one element past a 16-byte boundary."""
-    return _bind(inputs, x="x_unaligned")
-
-
-@variant(NAME, "weight_unaligned", origin="own", label="weight unaligned", tags=("layout",))
-def weight_unaligned(workload: Workload, inputs: Inputs) -> Run:
-    """W begins one element past a 16-byte boundary."""
-    return _bind(inputs, weight="weight_unaligned")
-
-
-@variant(NAME, "x_batch_view", origin="rebuilt", label="batch of sequences by view", tags=("layout",))
-def x_batch_view(workload: Workload, inputs: Inputs) -> Run:
-    """x as a contiguous batch of sequences, flattened by view (S001 v2)."""
-    x, weight, bias = inputs["x_batch"], inputs["weight"], inputs["bias"]
-    return lambda: _product(x.view(-1, x.shape[-1]), weight, bias)
-
-
-@variant(NAME, "x_strided_batch", origin="rebuilt", label="strided batch, copied", tags=("layout",))
-def x_strided_batch(workload: Workload, inputs: Inputs) -> Run:
-    """x as a transposed batch of sequences, flattened by reshape, which has to copy (S001 v1); view raises."""
-    x, weight, bias = inputs["x_strided_batch"], inputs["weight"], inputs["bias"]
-    return lambda: _product(x.reshape(-1, x.shape[-1]), weight, bias)
-
-
-@variant(NAME, "copy_first", origin="rebuilt", label="x copied first", tags=("layout",))
-def copy_first(workload: Workload, inputs: Inputs) -> Run:
-    """The column-major x made contiguous in every call, then the product (S002)."""
-    x, weight, bias = inputs["x_column_major"], inputs["weight"], inputs["bias"]
-    return lambda: _product(x.contiguous(), weight, bias)
+for _name, (_origin, _label, _factory) in VARIANTS.items():
+    _first = _name == "row_major"
+    _laid = partial(variant, NAME, _name, origin=_origin, label=_label)
+    _laid(baseline=_first, tags=() if _first else ("layout",))(_factory)
 
 
 # ---------------------------------------------------------------- what copies

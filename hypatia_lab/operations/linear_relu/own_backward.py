@@ -9,15 +9,16 @@ up what the first summed tile by tile; of others, and of large sizes, they are t
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda
 from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output
-from hypatia_lab.operations.operators import operator
+from hypatia_lab.operations.operators import Operator, operator
 from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
 
+
+Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Gradients of x, weight and bias, or what they are made of."""
 
 TRITON = importlib.util.find_spec("triton") is not None
 """Whether the kernels can be built; without them a GPU takes the CPU's way, torch's own kernels."""
@@ -92,7 +96,7 @@ def products(
 
 def _in_two_kernels(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, needs: tuple[bool, bool]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> Three:
     """All three gradients of matrices: our own products finish the sums over the batch that the mask began."""
     from hypatia_lab.kernels.linear_relu.gradient_products import config, gradient_products
     from hypatia_lab.kernels.linear_relu.masked_gradient import masked_gradient_shares
@@ -111,9 +115,7 @@ def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tenso
     return z, z.sum(0)
 
 
-def matrices(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def matrices(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> Three:
     """``grad``, x and y as matrices, each dimension of the batch a row of its own.
 
     Raises ``ValueError`` when ``grad`` is not like ``y``, or y not what x and weight give.
@@ -130,45 +132,50 @@ FIRST_ONLY = "this Linear+ReLU has a first derivative only; for a second use hyp
 """Why its gradients are not differentiated."""
 
 
-@operator("linear_relu_gradients", planned=True)
-def linear_relu_gradients(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    y: torch.Tensor,
-    needs_x: bool = True,
-    needs_weight: bool = True,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x (..., in), weight (out, in) and bias (out) from ``grad`` and y (..., out), the mask fused.
+def gradients_operator(name: str, compute: Callable[..., Three]) -> Operator[..., Three]:
+    """The gradients of a Linear+ReLU as the operator ``name``, of any dimensions of the batch.
 
-    What is not needed is an empty tensor. Not differentiable. Raises ``ValueError`` when ``grad`` is not like ``y``,
-    or y not what x and weight give.
+    ``compute(grad, x, weight, y, needs)`` makes them of matrices, empty ones of what is not in ``needs`` (x, weight).
     """
-    grad, rows, y = matrices(grad, x, weight, y)
-    needs = needs_x, needs_weight
+
+    @operator(name, planned=True)
+    def gradients(
+        grad: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        y: torch.Tensor,
+        needs_x: bool = True,
+        needs_weight: bool = True,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients of x (..., in), weight (out, in) and bias (out) from ``grad`` and y (..., out).
+
+        What is not needed is an empty tensor. Not differentiable. Raises ``ValueError`` when ``grad`` is not like
+        ``y``, or y not what x and weight give.
+        """
+        grad, rows, y = matrices(grad, x, weight, y)
+        grad_x, grad_weight, grad_bias = compute(grad, rows, weight, y, (needs_x, needs_weight))
+        return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
+
+    @gradients.register_fake
+    def _(grad: Any, x: Any, weight: Any, y: Any, needs_x: bool = True, needs_weight: bool = True) -> Three:
+        grad_x = x.new_empty(x.shape if needs_x else 0)
+        return grad_x, weight.new_empty(weight.shape if needs_weight else 0), y.new_empty(y.shape[-1])
+
+    gradients.not_differentiable(FIRST_ONLY)
+    return gradients
+
+
+def _in_few_kernels(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, needs: tuple[bool, bool]
+) -> Three:
+    """All three gradients of matrices, the mask fused."""
     if size_for_own(x, weight) in OWN_PRODUCTS:
-        grad_x, grad_weight, grad_bias = _in_two_kernels(grad, rows, weight, y, needs)
-    else:
-        z, grad_bias = _masked_and_summed(grad, y)
-        grad_x, grad_weight = products(z, rows, weight, needs)
-    return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
+        return _in_two_kernels(grad, x, weight, y, needs)
+    z, grad_bias = _masked_and_summed(grad, y)
+    return *products(z, x, weight, needs), grad_bias
 
 
-def empty_gradients(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    y: torch.Tensor,
-    needs_x: bool = True,
-    needs_weight: bool = True,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Empty gradients of x, weight and bias, of the shapes and dtypes of :func:`linear_relu_gradients`."""
-    grad_x = x.new_empty(x.shape if needs_x else 0)
-    return grad_x, weight.new_empty(weight.shape if needs_weight else 0), y.new_empty(y.shape[-1])
-
-
-linear_relu_gradients.register_fake(empty_gradients)
-linear_relu_gradients.not_differentiable(FIRST_ONLY)
+linear_relu_gradients = gradients_operator("linear_relu_gradients", _in_few_kernels)
 
 
 @operator("linear_relu_fused", planned=True, autocast=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
 from hypatia_lab.operations.linear_relu import OPERANDS, checked, output
-from hypatia_lab.operations.linear_relu.own_backward import FIRST_ONLY, empty_gradients, linear_relu_gradients, matrices
+from hypatia_lab.operations.linear_relu.own_backward import gradients_operator, linear_relu_gradients
 from hypatia_lab.operations.operators import Operator, operator
 from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
@@ -61,9 +62,9 @@ def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     return split(x, weight, bias, terms=terms)
 
 
-for _own in (linear_relu_triton, linear_relu_cuda, linear_relu_split):
-    _own.register_fake(lambda x, weight, bias, how: output(x, weight, bias))
-    _own.differentiated_by(linear_relu_gradients)
+for _one in (linear_relu_triton, linear_relu_cuda, linear_relu_split):
+    _one.register_fake(lambda x, weight, bias, how: output(x, weight, bias))
+    _one.differentiated_by(linear_relu_gradients)
 
 
 @operator("linear_relu_split_once", planned=True)
@@ -120,29 +121,18 @@ def _split_cuda(workload: Workload, device: str) -> str:
     return _split(workload, device) or hopper_missing(device)
 
 
-@variant(
-    "linear_relu",
-    "triton",
-    origin="own",
-    needs=_triton,
-    maths=("ieee", "tf32", "tf32x3", "bf16x3"),
-    label="one Triton kernel",
-    tags=("tensor_cores",),
-)
+_own = partial(variant, "linear_relu", origin="own")
+_halves = partial(_own, needs=_split, maths=("ieee",), splits=("float16/ieee", 3))
+_MATHS = ("ieee", "tf32", "tf32x3", "bf16x3")
+
+
+@_own("triton", needs=_triton, maths=_MATHS, label="one Triton kernel", tags=("tensor_cores",))
 def triton(workload: Workload, inputs: Inputs) -> Run:
     """One Triton kernel: products of tiles on tensor cores, bias and ReLU before anything is stored."""
     return bind(lambda x, weight, bias: linear_relu_triton(x, weight, bias, workload.math), inputs, OPERANDS)
 
 
-@variant(
-    "linear_relu",
-    "cuda",
-    origin="own",
-    needs=_cuda,
-    maths=("ieee", "tf32"),
-    label="one CUDA kernel",
-    tags=("tensor_cores",),
-)
+@_own("cuda", needs=_cuda, maths=_MATHS[:2], label="one CUDA kernel", tags=("tensor_cores",))
 def cuda(workload: Workload, inputs: Inputs) -> Run:
     """One CUDA kernel for Hopper: a tile a block, bias and ReLU before anything is stored; rows copied first if odd."""
     return bind(lambda x, weight, bias: linear_relu_cuda(x, weight, bias, workload.math), inputs, OPERANDS)
@@ -155,33 +145,14 @@ def _in_triton(terms: str) -> Factory:
     )
 
 
-for _terms, _label, _kind in (
-    ("fp16x3", "float32 as three float16 products", "float16/ieee"),
-    ("tf32x3", "float32 as three TF32 products", "float32/tf32"),
-):
-    _own = variant(
-        "linear_relu",
-        _terms,
-        origin="own",
-        needs=_split,
-        label=_label,
-        tags=("split",),
-        splits=(_kind, 3),
-        maths=("ieee",),
-    )
-    _own(_in_triton(_terms))
+for _terms, _name, _kind in (("fp16x3", "float16", "float16/ieee"), ("tf32x3", "TF32", "float32/tf32")):
+    _label = f"float32 as three {_name} products"
+    _halves(_terms, label=_label, tags=("split",), splits=(_kind, 3))(_in_triton(_terms))
+
+_in_cuda = partial(_halves, needs=_split_cuda)
 
 
-@variant(
-    "linear_relu",
-    "fp16x3_cuda_once",
-    origin="own",
-    needs=_split_cuda,
-    maths=("ieee",),
-    label="three float16 products in CUDA, weights split once",
-    tags=("split",),
-    splits=("float16/ieee", 3),
-)
+@_in_cuda("fp16x3_cuda_once", label="three float16 products in CUDA, weights split once", tags=("split",))
 def fp16x3_cuda_once(workload: Workload, inputs: Inputs) -> Run:
     """fp16x3_cuda where W is split when it changes and not in every call, as in inference: of that x alone is timed."""
     from hypatia_lab.kernels.linear_relu.linear_relu_split import split_once
@@ -205,21 +176,10 @@ def _with_gradients(name: str, *, cuda: bool) -> tuple[Operator[..., Any], Opera
     when the gradients are differentiated.
     """
 
-    @operator(f"{name}_gradients", planned=True)
-    def gradients(
-        grad: torch.Tensor,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        y: torch.Tensor,
-        needs_x: bool = True,
-        needs_weight: bool = True,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def products(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         from hypatia_lab.kernels.linear_relu.gradient_products_split import gradient_products_split
 
-        grad, rows, y = matrices(grad, x, weight, y)
-        needs = needs_x, needs_weight
-        grad_x, grad_weight, grad_bias = gradient_products_split(grad, rows, weight, y, needs, cuda=cuda)
-        return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
+        return gradient_products_split(*given, cuda=cuda)
 
     @operator(name, planned=True)
     def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -227,8 +187,7 @@ def _with_gradients(name: str, *, cuda: bool) -> tuple[Operator[..., Any], Opera
 
         return split(x, weight, bias, cuda=cuda)
 
-    gradients.register_fake(empty_gradients)
-    gradients.not_differentiable(FIRST_ONLY)
+    gradients = gradients_operator(f"{name}_gradients", products)
     forward.register_fake(output)
     forward.differentiated_by(gradients)
     return forward, gradients
@@ -238,33 +197,16 @@ linear_relu_fp16x3, linear_relu_fp16x3_gradients = _with_gradients("linear_relu_
 linear_relu_fp16x3_cuda, _ = _with_gradients("linear_relu_fp16x3_cuda", cuda=True)
 
 
-@variant(
-    "linear_relu",
-    "fp16x3_backward",
-    origin="own",
-    needs=_split,
-    directions=("forward_backward",),
-    maths=("ieee",),
-    label="three float16 products, forward and backward",
-    tags=("backward",),
-    splits=("float16/ieee", 3),
-)
+_label = "three float16 products, forward and backward"
+
+
+@_halves("fp16x3_backward", directions=DIRECTIONS[1:], label=_label, tags=("backward",))
 def fp16x3_backward(workload: Workload, inputs: Inputs) -> Run:
     """fp16x3 with a backward of its kind: the mask as operands are split, both products in one Triton kernel."""
     return bind(linear_relu_fp16x3, inputs, OPERANDS)
 
 
-@variant(
-    "linear_relu",
-    "fp16x3_cuda",
-    origin="own",
-    needs=_split_cuda,
-    directions=DIRECTIONS,
-    maths=("ieee",),
-    label="three float16 products in CUDA",
-    tags=("split", "backward"),
-    splits=("float16/ieee", 3),
-)
+@_in_cuda("fp16x3_cuda", directions=DIRECTIONS, label="three float16 products in CUDA", tags=("split", "backward"))
 def fp16x3_cuda(workload: Workload, inputs: Inputs) -> Run:
     """fp16x3, forward and backward, split by Triton or CUDA and multiplied by a CUDA kernel; all of it timed."""
     return bind(linear_relu_fp16x3_cuda, inputs, OPERANDS)

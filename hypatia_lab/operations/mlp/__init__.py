@@ -267,9 +267,6 @@ def _define(name: str, dims: tuple[str, ...], summary: str) -> None:
             backward=Backward(
                 reference=lambda inputs, y, near: gradient_reference(inputs),
                 depth=gradients,
-                flops=lambda shape: 3 * flops(shape),
-                # Whatever is read has a gradient of its size that is written, and the other way round.
-                traffic=lambda shape, size: 2 * traffic(shape, size),
                 faults=_backward_faults,
                 jumps=jumps,
             )
