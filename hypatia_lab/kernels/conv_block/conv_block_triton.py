@@ -21,6 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hypatia_lab.kernels.conv_block.convolution import PRECISIONS, Patch, convolve, launch_options, pixels_first
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import hopper
+from hypatia_lab.kernels.operands import ensure_alike, ensure_no_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -229,17 +230,11 @@ def check(x: Tensor, weight: Tensor, vectors: dict[str, Tensor | None]) -> None:
         )
     if x.shape[2] * x.shape[3] < 2:
         raise ValueError(f"x {list(x.shape)} has planes of less than two pixels, which cannot be normalised")
-    for name, tensor in {"x": x, "weight": weight, **vectors}.items():
-        if tensor is None:
-            continue
-        if name in vectors and tensor.shape != weight.shape[:1]:
+    for name, tensor in vectors.items():
+        if tensor is not None and tensor.shape != weight.shape[:1]:
             raise ValueError(f"{name} {list(tensor.shape)} does not fit weight {list(weight.shape)}: it is (C_out)")
-        if tensor.dtype != x.dtype or tensor.dtype not in DTYPES:
-            raise ValueError(f"{name} is {tensor.dtype}; all must be one of {', '.join(map(str, DTYPES))}")
-        if tensor.device != x.device:
-            raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"{name} requires a gradient, and this kernel records none: call it under no_grad")
+    ensure_alike({"x": x, "weight": weight, **vectors}, DTYPES)
+    ensure_no_gradient({"x": x, "weight": weight, **vectors})
     if ("gamma" in vectors) and (vectors["gamma"] is None) != (vectors["beta"] is None):
         raise ValueError("gamma and beta must be given together or not at all")
 

@@ -31,6 +31,7 @@ from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     size_of,
     store_tile,
 )
+from hypatia_lab.kernels.operands import ensure_alike
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -285,11 +286,7 @@ def _check(z: Tensor, x: Tensor, weight: Tensor, shares: Tensor | None) -> None:
         raise ValueError(
             f"weight {list(weight.shape)} does not fit z {list(z.shape)} and x {list(x.shape)}: weight is (out, in)"
         )
-    for name, tensor in (("z", z), ("x", x), ("weight", weight)):
-        if tensor.dtype != z.dtype or tensor.dtype not in DTYPES:
-            raise ValueError(f"{name} is {tensor.dtype}; all must be one of {', '.join(map(str, DTYPES))}")
-        if tensor.device != z.device:
-            raise ValueError(f"{name} is on {tensor.device}, z on {z.device}; all must be on one device")
+    ensure_alike({"z": z, "x": x, "weight": weight}, DTYPES)
     if shares is None:
         return
     if shares.ndim != 2 or shares.shape[1] != z.shape[1] or shares.dtype != torch.float32:

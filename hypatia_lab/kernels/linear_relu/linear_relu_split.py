@@ -24,7 +24,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from hypatia_lab.kernels.linear_relu import split_products
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     Config,
-    check,
     corner,
     described,
     either,
@@ -34,6 +33,7 @@ from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     rows_of,
     size_of,
 )
+from hypatia_lab.kernels.operands import ensure_layer, ensure_no_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -429,7 +429,8 @@ def linear_relu_split(
     once = weight if isinstance(weight, Split) else None
     matrix = once.matrix if once else weight
     assert isinstance(matrix, torch.Tensor)
-    check(x, matrix, bias, (torch.float32,))
+    ensure_layer(x, matrix, bias, (torch.float32,))
+    ensure_no_gradient({"x": x, "weight": matrix, "bias": bias})
     _ensure_known(terms)
     if cuda or isinstance(tiles, split_products.Plan):
         split_products.ensure_able(x, terms)

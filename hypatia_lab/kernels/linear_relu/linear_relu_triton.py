@@ -20,6 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hypatia_lab.kernels.loader import TENSOR_MAP_TYPES
+from hypatia_lab.kernels.operands import ensure_layer, ensure_no_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -302,25 +303,6 @@ def config(shape: tuple[int, int, int], dtype: torch.dtype, precision: str = "ie
 # ---------------------------------------------------------------- launches
 
 
-def check(x: Tensor, weight: Tensor, bias: Tensor | None, dtypes: tuple[torch.dtype, ...]) -> None:
-    """Refuse what the kernels cannot compute. Raises ``ValueError`` naming the tensor."""
-    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"x {list(x.shape)} and weight {list(weight.shape)} do not fit: x is (..., in), weight (out, in)"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias {list(bias.shape)} does not fit weight {list(weight.shape)}: bias is (out)")
-    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
-        if tensor is None:
-            continue
-        if tensor.dtype != x.dtype or tensor.dtype not in dtypes:
-            raise ValueError(f"{name} is {tensor.dtype}; all must be one of {', '.join(map(str, dtypes))}")
-        if tensor.device != x.device:
-            raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"{name} requires a gradient, and this kernel has no backward: call it under no_grad")
-
-
 def rows_of(tensor: Tensor) -> Tensor:
     """``tensor`` as a matrix whose rows are contiguous: itself where they are, else a copy."""
     matrix = tensor.reshape(tensor.shape[:-1].numel(), tensor.shape[-1])
@@ -389,7 +371,8 @@ def linear_relu(
     Raises ValueError naming the tensor for a wrong rank, mismatched sizes, mixed or other dtypes, mixed devices, or a
     gradient asked for.
     """
-    check(x, weight, bias, (torch.bfloat16, torch.float16, torch.float32))
+    ensure_layer(x, weight, bias, (torch.bfloat16, torch.float16, torch.float32))
+    ensure_no_gradient({"x": x, "weight": weight, "bias": bias})
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
     out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hypatia_lab.kernels import loader
+from hypatia_lab.kernels.operands import ensure_no_gradient
 from hypatia_lab.messages import unknown
 from hypatia_lab.operations.conv_block import OPERATIONS, PARAMETERS, checked
 from hypatia_lab.operations.operators import operator
@@ -153,9 +154,7 @@ def pipeline(
     ``approximate``, ``p`` and ``seed`` are those of :func:`conv_block_pipeline`.
     Raises ``ValueError`` as :func:`conv_block_pipeline` does, and for a tensor that requires a gradient.
     """
-    for name, tensor in zip(PARAMETERS, (x, weight, bias, gamma, beta), strict=True):
-        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
-            raise ValueError(f"{name} requires a gradient and {way} has no backward; call it under torch.no_grad()")
+    ensure_no_gradient(dict(zip(PARAMETERS, (x, weight, bias, gamma, beta), strict=True)), way)
     return torch.ops.hypatia.conv_block_pipeline(x, weight, bias, gamma, beta, approximate, p, seed, way)
 
 

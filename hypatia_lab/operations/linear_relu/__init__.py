@@ -20,6 +20,7 @@ import torch.nn.functional as functional
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.compiled import compile_missing, compiled
+from hypatia_lab.kernels.operands import ensure_layer
 from hypatia_lab.operations.operators import operator
 from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
@@ -191,22 +192,6 @@ register(
 )
 
 
-def checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """Refuse what the hand-written kernels cannot compute. Raises ``ValueError`` naming the tensor."""
-    if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"x {list(x.shape)} and weight {list(weight.shape)} do not fit: x is (..., in), weight (out, in)"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias {list(bias.shape)} does not fit weight {list(weight.shape)}: bias is (out)")
-    tensors = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
-    for name, tensor in tensors.items():
-        if tensor.dtype != x.dtype or loader.dtype_name(tensor.dtype) not in loader.SCALARS:
-            raise ValueError(f"{name} is {tensor.dtype}; all must be one of {', '.join(loader.SCALARS)}")
-        if tensor.device != x.device:
-            raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
-
-
 def output(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """An empty y, of the shape, dtype and device that x, weight and bias make."""
     return x.new_empty(*x.shape[:-1], weight.shape[0])
@@ -247,7 +232,7 @@ def masked_as_v2(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @operator("linear_relu_naive")
 def linear_relu_naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU with one thread (on a CPU: one serial loop) per output. Raises ``ValueError`` on a misfit."""
-    checked(x, weight, bias)
+    ensure_layer(x, weight, bias)
     rows, dtype = x.reshape(-1, x.shape[-1]).contiguous(), loader.dtype_name(x.dtype)
     weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     out = output(x, weight, bias)
@@ -293,7 +278,7 @@ relu_inplace.register_fake(lambda data: None)
 @operator("linear_relu_cublas")
 def linear_relu_cublas(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU as the library's GEMM and a hand-written in-place ReLU. Raises ``ValueError`` on a misfit."""
-    checked(x, weight, bias)
+    ensure_layer(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     y = torch.mm(rows, weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
     torch.ops.hypatia.relu_inplace(y)
@@ -317,7 +302,7 @@ def fused_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
 @operator("linear_relu_epilogue")
 def linear_relu_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """:func:`fused_epilogue` with the autograd formula that torch's lacks. Raises ``ValueError`` on a misfit."""
-    checked(x, weight, bias)
+    ensure_layer(x, weight, bias)
     return fused_epilogue(x, weight, bias)
 
 

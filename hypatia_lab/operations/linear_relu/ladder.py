@@ -19,6 +19,7 @@ import torch
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.hopper import HALVES, ROW_BYTES, packed
+from hypatia_lab.kernels.operands import ensure_layer, ensure_no_gradient
 from hypatia_lab.messages import unknown
 from hypatia_lab.operations import linear_relu as plain
 from hypatia_lab.operations.operators import operator
@@ -233,7 +234,7 @@ def linear_relu_step(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     """
     if step not in STEPS:
         raise ValueError(unknown("step", step, STEPS))
-    plain.checked(x, weight, bias)
+    ensure_layer(x, weight, bias)
     if missing := STEPS[step].missing(loader.dtype_name(x.dtype), x.device.type):
         raise ValueError(f"{step} on x: {missing}")
     out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
@@ -255,9 +256,7 @@ def ladder(step: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 
     Raises ``ValueError`` as :func:`linear_relu_step` does, and for a tensor that requires a gradient.
     """
-    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
-        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
-            raise ValueError(f"{name} requires a gradient and {step} has no backward; call it under torch.no_grad()")
+    ensure_no_gradient({"x": x, "weight": weight, "bias": bias}, step)
     return torch.ops.hypatia.linear_relu_step(x, weight, bias, step)
 
 

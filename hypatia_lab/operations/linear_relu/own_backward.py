@@ -17,7 +17,8 @@ import torch
 
 from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda
-from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output
+from hypatia_lab.kernels.operands import ensure_layer
+from hypatia_lab.operations.linear_relu import OPERANDS, fused_epilogue, masked, output
 from hypatia_lab.operations.operators import Operator, operator
 from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
@@ -185,7 +186,7 @@ def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     The forward is our own where :data:`OWN_PRODUCTS` or :data:`OWN_FORWARD` says so, else the library's epilogue.
     Raises ``ValueError`` on a misfit, ``NotImplementedError`` when its gradient is differentiated.
     """
-    checked(x, weight, bias)
+    ensure_layer(x, weight, bias)
     size = size_for_own(x, weight)
     if size in OWN_PRODUCTS and x.shape[-1] and not hopper.unfit(x):
         return linear_relu_cuda.forward(x, weight, bias)

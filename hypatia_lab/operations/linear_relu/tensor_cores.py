@@ -9,7 +9,8 @@ import torch
 
 from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
-from hypatia_lab.operations.linear_relu import OPERANDS, checked, output
+from hypatia_lab.kernels.operands import ensure_layer
+from hypatia_lab.operations.linear_relu import OPERANDS, output
 from hypatia_lab.operations.linear_relu.own_backward import gradients_operator, linear_relu_gradients
 from hypatia_lab.operations.operators import Operator, operator
 from hypatia_lab.operations.torch_forms import bind
@@ -43,7 +44,7 @@ def linear_relu_cuda(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     copies what the copy engine cannot fetch: rows that do not begin at multiples of 16 bytes. Raises ``ValueError`` on
     a misfit, another dtype or precision, or an unfit device.
     """
-    checked(x, weight, bias)
+    ensure_layer(x, weight, bias)
     batch = x.shape[:-1].numel()
     if reason := tiles.unfit(str(x.dtype).removeprefix("torch."), batch, x.shape[-1], precision):
         raise ValueError(reason)

@@ -14,8 +14,8 @@ import torch
 
 from hypatia_lab.kernels import hopper
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
+from hypatia_lab.kernels.operands import ensure_layer
 from hypatia_lab.operations import mlp
-from hypatia_lab.operations.linear_relu import checked
 from hypatia_lab.operations.linear_relu.tensor_cores import hopper_missing
 from hypatia_lab.operations.operators import operator
 from hypatia_lab.variants import variant
@@ -48,7 +48,7 @@ def mlp_layers(
     # What a layer is given is, but for its rows, like the bias of the one before.
     for number, (given, weight, bias) in enumerate(zip((x, *biases[:-1]), weights, biases, strict=True), 1):
         try:
-            checked(given, weight, bias)
+            ensure_layer(given, weight, bias)
         except ValueError as cause:
             raise ValueError(f"layer {number}: {cause}") from None
         if reason := tiles.unfit(dtype, batch, weight.shape[1], precision):
