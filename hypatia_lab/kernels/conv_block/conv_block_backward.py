@@ -18,20 +18,18 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hypatia_lab.kernels.conv_block.conv_block_triton import Saved, normal_integral, operands, tanh_sigmoid
 from hypatia_lab.kernels.conv_block.convolution import (
     Patch,
     convolve,
     described,
-    launch_options,
     load_patch,
     patch_of,
     pixels_first,
     product,
 )
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import hopper
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, tiles_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -306,7 +304,7 @@ def candidates(shape: tuple[int, int, int, int, int]) -> list[Plan]:
 
 
 class Gradients(NamedTuple):
-    """Gradients of :func:`conv_block.conv_block`'s arguments, each of its argument's shape and dtype."""
+    """Gradients of the forward pass's arguments, each of its argument's shape and dtype."""
 
     x: Tensor
     weight: Tensor
@@ -324,8 +322,7 @@ def column_sums(
     """
     rows, columns = source.shape[0], source[0].numel() if len(source) else first.numel() + second.numel()
     tall, block = (32, 32) if columns < 4096 else (16, 128)
-    how = {"ROWS": tall, "COLUMNS": block, "DEPENDENT": dependent and hopper(source)}
-    how |= launch_options(dependent, source)
+    how = {"ROWS": tall, "COLUMNS": block, **early(dependent, source)}
     with torch.cuda.device_of(source):
         _column_sums[(triton.cdiv(columns, block),)](source, first, second, zeros, rows, columns, first.numel(), **how)
 
@@ -345,7 +342,7 @@ def _behind_convolution(
     sums = torch.empty(images * runs, 2, channels, dtype=torch.float32, device=grad.device)
     given = (grad, saved.convolved, saved.statistics, gamma, beta, sums)
     how = {"TANH": tanh, "PIXELS": plan.pixels, "COLUMNS": columns, "num_warps": plan.warps}
-    how |= {"DEPENDENT": plan.dependent and hopper(grad), **launch_options(plan.dependent, grad)}
+    how |= early(plan.dependent, grad)
     grid = (runs, triton.cdiv(channels, columns), images)
     _gradient_sums[grid](*given, area, channels, times, **how)
     block = triton.next_power_of_2(runs)
@@ -366,8 +363,8 @@ def weight_gradient(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = Fa
     blocks = triton.cdiv(outer, cut.rows) * triton.cdiv(inner, cut.columns)
     with torch.cuda.device_of(x):
         _weight_gradient[(cut.shares, 3, blocks)](
-            TensorDescriptor.from_tensor(grad, [*box, cut.rows]) if load else grad,
-            TensorDescriptor.from_tensor(x, [*box, cut.columns]) if load else x,
+            tiles_of(grad, [*box, cut.rows], load),
+            tiles_of(x, [*box, cut.columns], load),
             shares,
             images * triton.cdiv(height, cut.tall) * triton.cdiv(width, cut.wide),
             height,
@@ -379,11 +376,10 @@ def weight_gradient(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = Fa
             ROWS=cut.rows,
             COLUMNS=cut.columns,
             LOAD=load,
-            DEPENDENT=dependent and hopper(x),
             DEVICE=x.is_cuda,
             num_warps=cut.warps,
             num_stages=cut.stages,
-            **launch_options(dependent, x),
+            **early(dependent, x),
         )
     out = torch.empty(outer, 9, inner, dtype=x.dtype, device=x.device)
     column_sums(shares, out, out[:0], dependent=dependent)
@@ -417,7 +413,7 @@ def conv_block_backward(
     approximate: str = "none",
     plan: Plan | None = None,
 ) -> Gradients:
-    """Gradients of :func:`conv_block.conv_block` from ``grad`` (N, C_out, H, W), that of its result.
+    """Gradients of the block's arguments from ``grad`` (N, C_out, H, W), that of its result.
 
     x (N, C_in, H, W), weight (C_out, C_in, 3, 3), γ and β (C_out) as the forward pass had them, ``saved`` as it left
     it; gradients of γ and β are also given where those are None. Sums are float32. bfloat16 and float16 run in these

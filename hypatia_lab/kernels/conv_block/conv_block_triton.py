@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from hypatia_lab.kernels.conv_block.convolution import PRECISIONS, Patch, convolve, launch_options, pixels_first
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import hopper
+from hypatia_lab.kernels.conv_block.convolution import PRECISIONS, Patch, convolve, pixels_first
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import early
 from hypatia_lab.kernels.operands import ensure_alike, ensure_no_gradient
 
 if TYPE_CHECKING:
@@ -283,7 +283,17 @@ def conv_block_forward(
     precision: str = "ieee",
     tiles: Config | None = None,
 ) -> tuple[Tensor, Saved]:
-    """y as of :func:`conv_block`, and what its backward needs."""
+    """GELU(InstanceNorm2d(Conv2d(x))): x (N, C_in, H, W), W (C_out, C_in, 3, 3), b, γ, β (C_out) → (N, C_out, H, W).
+
+    bfloat16, float16, or float32 multiplied as ``precision`` says, on a CUDA device (in Triton's interpreter on any).
+    The result is channels last in memory, as x and W are best given: what is not is copied. Sums and statistics are
+    float32; the convolution is rounded to x's dtype before it is normalised. ``approximate``: GELU's form, "none" (erf)
+    or "tanh". ``tiles`` replaces :func:`config`. Any NaN of an image gives NaN in all its pixels. With it comes what
+    its backward needs.
+
+    Raises ValueError naming the tensor for a wrong rank, mismatched sizes, planes of one pixel, mixed or other dtypes,
+    mixed devices, or a gradient asked for.
+    """
     pixels, taps, (bias, gamma, beta) = operands(x, weight, bias, gamma, beta, approximate, precision)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
     chosen = tiles or config((images, inner, outer, height, width), x.dtype, precision)
@@ -316,34 +326,7 @@ def conv_block_forward(
                 BLOCK=min(64, triton.next_power_of_2(patches)),
                 PIXELS=chosen.pixels,
                 COLUMNS=columns,
-                DEPENDENT=patch.dependent and hopper(x),
                 num_warps=chosen.warps,
-                **launch_options(patch.dependent, x),
+                **early(patch.dependent, x),
             )
     return y.permute(0, 3, 1, 2), Saved(convolved, statistics)
-
-
-def conv_block(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    gamma: Tensor | None = None,
-    beta: Tensor | None = None,
-    *,
-    eps: float = 1e-5,
-    approximate: str = "none",
-    precision: str = "ieee",
-    tiles: Config | None = None,
-) -> Tensor:
-    """GELU(InstanceNorm2d(Conv2d(x))): x (N, C_in, H, W), W (C_out, C_in, 3, 3), b, γ, β (C_out) → (N, C_out, H, W).
-
-    bfloat16, float16, or float32 multiplied as ``precision`` says, on a CUDA device (in Triton's interpreter on any).
-    The result is channels last in memory, as x and W are best given: what is not is copied. Sums and statistics are
-    float32; the convolution is rounded to x's dtype before it is normalised. ``approximate``: GELU's form, "none" (erf)
-    or "tanh". ``tiles`` replaces :func:`config`. Any NaN of an image gives NaN in all its pixels.
-
-    Raises ValueError naming the tensor for a wrong rank, mismatched sizes, planes of one pixel, mixed or other dtypes,
-    mixed devices, or a gradient asked for.
-    """
-    options = {"eps": eps, "approximate": approximate, "precision": precision, "tiles": tiles}
-    return conv_block_forward(x, weight, bias, gamma, beta, **options)[0]

@@ -196,7 +196,7 @@ def conv_block_whole(
     keep: bool = False,
     counters: Tensor | None = None,
 ) -> tuple[Tensor, Saved | None]:
-    """What the Triton kernels' ``conv_block`` computes, in one kernel, on a GPU of Hopper's kind; the same arguments.
+    """What the Triton kernels' ``conv_block_forward`` computes, of the same, in one kernel, on a GPU of Hopper's kind.
 
     float32 is multiplied only where "bf16x3" or "tf32" allows it: by three products of two bfloat16 terms each, or, for
     TF32's accuracy, a quarter of the channels so and the others by one product of numbers rounded to float16, as fine
@@ -207,7 +207,7 @@ def conv_block_whole(
     dtype, and its statistics, else None. ``counters``, int32 (N, 2) of zeros, are left zeros: a caller's own save
     clearing new ones; two calls at a time must not share them. More images than run at once take several launches.
 
-    Raises ``ValueError`` as ``conv_block`` does, and for sizes that do not fit (:func:`fits`).
+    Raises ``ValueError`` as ``conv_block_forward`` does, and for sizes that do not fit (:func:`fits`).
     """
     from hypatia_lab.kernels.conv_block.conv_block_triton import Saved, operands
 

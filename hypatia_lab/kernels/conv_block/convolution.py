@@ -20,7 +20,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import hopper
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, hopper, tiles_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -284,11 +284,6 @@ def described(tensor: Tensor) -> bool:
     return aligned and tensor.numel() > 0
 
 
-def launch_options(dependent: bool, tensor: Tensor) -> dict[str, bool]:
-    """Programmatic dependent launch where asked for and possible."""
-    return {"launch_pdl": True} if dependent and hopper(tensor) else {}
-
-
 def terms(tensor: Tensor, precision: str, dependent: bool) -> tuple[Tensor, Tensor | None]:
     """A contiguous float32 ``tensor`` as its two bfloat16 terms ("bf16x3"), or rounded and None ("tf32")."""
     split = precision == "bf16x3"
@@ -302,9 +297,8 @@ def terms(tensor: Tensor, precision: str, dependent: bool) -> tuple[Tensor, Tens
             tensor.numel(),
             PRECISION=precision,
             BLOCK=2048,
-            DEPENDENT=dependent and hopper(tensor),
             num_warps=8,
-            **launch_options(dependent, tensor),
+            **early(dependent, tensor),
         )
     return large, small
 
@@ -340,7 +334,7 @@ def convolve(
     taps = [patch.inner, 1, patch.columns] if adjoint else [patch.columns, 1, patch.inner]
 
     def seen(tensor: Tensor | None, block: list[int]) -> Tensor | TensorDescriptor | None:
-        return TensorDescriptor.from_tensor(tensor, block) if load and tensor is not None else tensor
+        return None if tensor is None else tiles_of(tensor, block, load)
 
     with torch.cuda.device_of(x):
         _convolve[(images * patch.number(height, width), triton.cdiv(outer, patch.columns))](
@@ -349,7 +343,7 @@ def convolve(
             seen(weight, taps),
             seen(weight_small, taps),
             bias,
-            TensorDescriptor.from_tensor(out, [*box, patch.columns]) if store else out,
+            tiles_of(out, [*box, patch.columns], store),
             moments,
             height,
             width,
@@ -363,10 +357,9 @@ def convolve(
             ADJOINT=adjoint,
             LOAD=load,
             STORE=store,
-            DEPENDENT=patch.dependent and hopper(x),
             DEVICE=x.is_cuda,
             num_warps=patch.warps,
             num_stages=patch.stages,
-            **launch_options(patch.dependent, x),
+            **early(patch.dependent, x),
         )
     return out

@@ -24,12 +24,12 @@ from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     Config,
     corner,
     described,
-    hopper,
     operand,
     options,
     rows_of,
     size_of,
     store_tile,
+    tiles_of,
 )
 from hypatia_lab.kernels.operands import ensure_alike
 
@@ -295,6 +295,15 @@ def _check(z: Tensor, x: Tensor, weight: Tensor, shares: Tensor | None) -> None:
         raise ValueError(f"shares is on {shares.device}, z on {z.device}; all must be on one device")
 
 
+def stored(out: Tensor, chosen: Config, needed: bool) -> tuple[Tensor | TensorDescriptor | None, bool, int]:
+    """A product's result as the kernel takes it, whether by tensor descriptor, and its tiles; none where not needed."""
+    if not needed:
+        return None, False, 0
+    store = chosen.store and described(out)
+    tiles = triton.cdiv(out.shape[0], chosen.rows) * triton.cdiv(out.shape[1], chosen.columns)
+    return tiles_of(out, [chosen.rows, chosen.columns], store), store, tiles
+
+
 def gradient_products(
     z: Tensor,
     x: Tensor,
@@ -323,8 +332,8 @@ def gradient_products(
     z, x, weight = rows_of(z), rows_of(x), rows_of(weight)
     plan = plan or config((batch, inner, outer), z.dtype)
     for_x, for_weight = plan.grad_x, plan.grad_weight
-    x_tiles = triton.cdiv(batch, for_x.rows) * triton.cdiv(inner, for_x.columns) if needs[0] else 0
-    weight_tiles = triton.cdiv(outer, for_weight.rows) * triton.cdiv(inner, for_weight.columns) if needs[1] else 0
+    x_out, x_store, x_tiles = stored(grad_x, for_x, needs[0])
+    weight_out, weight_store, weight_tiles = stored(grad_weight, for_weight, needs[1])
     x_longer = outer >= batch
     longer, shorter = (x_tiles, weight_tiles) if x_longer else (weight_tiles, x_tiles)
     begin = min(plan.ahead, shorter)
@@ -332,49 +341,35 @@ def gradient_products(
     sums = 0 if shares is None else triton.cdiv(outer, SHARE_TILE[1])
     x_load = for_x.load and described(z) and described(weight)
     weight_load = for_weight.load and described(z) and described(x)
-    x_store = needs[0] and for_x.store and described(grad_x)
-    weight_store = needs[1] and for_weight.store and described(grad_weight)
-    describe = TensorDescriptor.from_tensor
     with torch.cuda.device_of(z):
         _gradient_products[(tiles + sums,)](
-            describe(z, [for_x.rows, for_x.inner]) if x_load else z,
-            describe(z, [for_weight.inner, for_weight.rows]) if weight_load else z,
-            describe(x, [for_weight.inner, for_weight.columns]) if weight_load else x,
-            describe(weight, [for_x.inner, for_x.columns]) if x_load else weight,
+            tiles_of(z, [for_x.rows, for_x.inner], x_load),
+            tiles_of(z, [for_weight.inner, for_weight.rows], weight_load),
+            tiles_of(x, [for_weight.inner, for_weight.columns], weight_load),
+            tiles_of(weight, [for_x.inner, for_x.columns], x_load),
             None if shares is None else shares.contiguous(),
-            (describe(grad_x, [for_x.rows, for_x.columns]) if x_store else grad_x) if needs[0] else None,
-            (describe(grad_weight, [for_weight.rows, for_weight.columns]) if weight_store else grad_weight)
-            if needs[1]
-            else None,
+            x_out,
+            weight_out,
             grad_bias,
             batch,
             inner,
             outer,
             0 if shares is None else len(shares),
-            z.stride(0),
-            x.stride(0),
-            weight.stride(0),
+            *(one.stride(0) for one in (z, x, weight)),
             begin,
             begin + longer,
             tiles,
             X_LONGER=x_longer,
-            X_ROWS=for_x.rows,
-            X_COLUMNS=for_x.columns,
-            X_INNER=for_x.inner,
-            X_GROUP=for_x.group,
+            **for_x.tile("X_"),
             X_STAGES=for_x.stages,
             X_LOAD=x_load,
             X_STORE=x_store,
-            WEIGHT_ROWS=for_weight.rows,
-            WEIGHT_COLUMNS=for_weight.columns,
-            WEIGHT_INNER=for_weight.inner,
-            WEIGHT_GROUP=for_weight.group,
+            **for_weight.tile("WEIGHT_"),
             WEIGHT_STAGES=for_weight.stages,
             WEIGHT_LOAD=weight_load,
             WEIGHT_STORE=weight_store,
             SHARE_PARTS=SHARE_TILE[0],
             SHARE_COLUMNS=SHARE_TILE[1],
-            DEPENDENT=for_x.dependent and hopper(z),
             **options(for_x, z),
         )
     return grad_x, grad_weight, grad_bias

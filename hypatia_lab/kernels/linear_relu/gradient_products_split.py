@@ -24,16 +24,18 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hypatia_lab.kernels.linear_relu import split_products
-from hypatia_lab.kernels.linear_relu.gradient_products import SHARE_TILE, Plan, add_shares, alike, product_size
+from hypatia_lab.kernels.linear_relu.gradient_products import SHARE_TILE, Plan, add_shares, alike, product_size, stored
 from hypatia_lab.kernels.linear_relu.linear_relu_split import NOT_FINITE, magnitude, split_tile, two_terms
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     Config,
     corner,
     described,
+    early,
     operand,
     options,
     rows_of,
     store_tile,
+    tiles_of,
 )
 
 if TYPE_CHECKING:
@@ -432,7 +434,7 @@ def gradient_products_split(
         return _tiles(tile, batch, outer), of_x if needs[1] else 0, of_weight if needs[0] else 0
 
     find, split = tiles(FIND_TILE), tiles(SPLIT_TILE)
-    how = {"DEPENDENT": x.is_cuda} | ({"launch_pdl": True} if x.is_cuda else {})
+    how = early(True, x)
     with torch.cuda.device_of(x):
         _find_exponents[(sum(find),)](
             grad, y, x, weight, *scales, shares, batch, inner, outer, *given, *find[:2],
@@ -477,25 +479,15 @@ def _by_triton(
     how: dict[str, bool],
 ) -> None:
     """Both products by the third Triton kernel, of terms that lie as their matrices do."""
-    (batch, inner, outer), (for_x, for_weight) = sizes, (plan.grad_x, plan.grad_weight)
+    (batch, inner, outer), for_x, for_weight = sizes, plan.grad_x, plan.grad_weight
 
-    def described_terms(number: int, width: int, *block: int) -> list[TensorDescriptor | None]:
+    def described_terms(number: int, width: int, *block: int) -> list[Tensor | TensorDescriptor | None]:
         """Tiles of the large and of the small terms."""
         held = terms[number]
-        if held is None:
-            return [None, None]
-        return [TensorDescriptor.from_tensor(term[:, :width], list(block)) for term in held]
+        return [None, None] if held is None else [tiles_of(term[:, :width], list(block)) for term in held]
 
-    def stored(out: Tensor, chosen: Config, needed: bool) -> tuple[Tensor | TensorDescriptor | None, bool]:
-        if not needed:
-            return None, False
-        by_descriptor = chosen.store and described(out)
-        return TensorDescriptor.from_tensor(out, [chosen.rows, chosen.columns]) if by_descriptor else out, by_descriptor
-
-    x_out, x_store = stored(out[0], for_x, needs[0])
-    weight_out, weight_store = stored(out[1], for_weight, needs[1])
-    x_tiles = _tiles((for_x.rows, for_x.columns), batch, inner) if needs[0] else 0
-    weight_tiles = _tiles((for_weight.rows, for_weight.columns), outer, inner) if needs[1] else 0
+    x_out, x_store, x_tiles = stored(out[0], for_x, needs[0])
+    weight_out, weight_store, weight_tiles = stored(out[1], for_weight, needs[1])
     x_first = outer >= batch
     _multiply[(x_tiles + weight_tiles,)](
         *described_terms(0, outer, for_x.rows, for_x.inner),
@@ -505,20 +497,12 @@ def _by_triton(
         *scales,
         x_out,
         weight_out,
-        batch,
-        inner,
-        outer,
+        *sizes,
         x_tiles if x_first else weight_tiles,
         X_FIRST=x_first,
-        X_ROWS=for_x.rows,
-        X_COLUMNS=for_x.columns,
-        X_INNER=for_x.inner,
-        X_GROUP=for_x.group,
+        **for_x.tile("X_"),
         X_STORE=x_store,
-        WEIGHT_ROWS=for_weight.rows,
-        WEIGHT_COLUMNS=for_weight.columns,
-        WEIGHT_INNER=for_weight.inner,
-        WEIGHT_GROUP=for_weight.group,
+        **for_weight.tile("WEIGHT_"),
         WEIGHT_STORE=weight_store,
         **(options(for_x, out[0]) | how),
     )

@@ -19,19 +19,20 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hypatia_lab.kernels.linear_relu import split_products
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     Config,
     corner,
     described,
+    early,
     either,
     nearest_tf32,
     options,
     put,
     rows_of,
     size_of,
+    tiles_of,
 )
 from hypatia_lab.kernels.operands import ensure_layer, ensure_no_gradient
 
@@ -376,9 +377,8 @@ def _split(a: Tensor, b: Tensor | None, terms: str, dependent: bool, cuda: bool 
             CHUNK=chunk,
             ONCE=inner <= chunk,
             TF32=terms == "tf32x3",
-            DEPENDENT=dependent,
             num_warps=max(1, min(8, chunk // A_WARP)),
-            **({"launch_pdl": True} if dependent else {}),
+            **early(dependent, a),
         )
     return found
 
@@ -461,23 +461,17 @@ def linear_relu_split(
     store = tiles.store and described(y)
     with torch.cuda.device_of(x):
         _linear_relu_split[(triton.cdiv(batch, tiles.rows) * triton.cdiv(outer, tiles.columns),)](
-            TensorDescriptor.from_tensor(left.large, [tiles.rows, tiles.inner]),
-            TensorDescriptor.from_tensor(left.small, [tiles.rows, tiles.inner]),
-            TensorDescriptor.from_tensor(right.large, [tiles.columns, tiles.inner]),
-            TensorDescriptor.from_tensor(right.small, [tiles.columns, tiles.inner]),
+            *(tiles_of(term, [tiles.rows, tiles.inner]) for term in (left.large, left.small)),
+            *(tiles_of(term, [tiles.columns, tiles.inner]) for term in (right.large, right.small)),
             left.exponents,
             right.exponents,
             bias,
-            TensorDescriptor.from_tensor(y, [tiles.rows, tiles.columns]) if store else y,
+            tiles_of(y, [tiles.rows, tiles.columns], store),
             *sizes,
             y.stride(0),
-            ROWS=tiles.rows,
-            COLUMNS=tiles.columns,
-            INNER=tiles.inner,
-            GROUP=tiles.group,
+            **tiles.tile(),
             APART=tiles.apart,
             STORE=store,
-            DEPENDENT=dependent,
             **options(tiles, x),
         )
     return out

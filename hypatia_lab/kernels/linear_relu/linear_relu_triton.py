@@ -202,6 +202,11 @@ class Config:
     dependent: bool = False
     apart: bool = False
 
+    def tile(self, prefix: str = "") -> dict[str, int]:
+        """What a kernel is told of a tile, in its own words with ``prefix`` before them."""
+        told = {"ROWS": self.rows, "COLUMNS": self.columns, "INNER": self.inner, "GROUP": self.group}
+        return {f"{prefix}{name}": number for name, number in told.items()}
+
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3")
 """How :func:`linear_relu` multiplies float32 operands: as they are, as TF32, or as three products of two terms."""
@@ -352,10 +357,19 @@ def processors(tensor: Tensor) -> int:
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 2
 
 
-def options(chosen: Config, tensor: Tensor) -> dict[str, int | bool]:
+def early(dependent: bool, tensor: Tensor) -> dict[str, Any]:
+    """What a kernel and Triton are told of programmatic dependent launch, where it is asked for and possible."""
+    return {"DEPENDENT": True, "launch_pdl": True} if dependent and hopper(tensor) else {"DEPENDENT": False}
+
+
+def options(chosen: Config, tensor: Tensor) -> dict[str, Any]:
     """How Triton compiles and launches ``chosen`` for ``tensor``'s device."""
-    given: dict[str, int | bool] = {"num_warps": chosen.warps, "num_stages": chosen.stages}
-    return given | ({"launch_pdl": True} if chosen.dependent and hopper(tensor) else {})
+    return {"num_warps": chosen.warps, "num_stages": chosen.stages, **early(chosen.dependent, tensor)}
+
+
+def tiles_of(matrix: Tensor, block: list[int], by_descriptor: bool = True) -> Tensor | TensorDescriptor:
+    """Tiles ``block`` of a matrix, or the matrix itself where the kernel is not to use a tensor descriptor."""
+    return TensorDescriptor.from_tensor(matrix, block) if by_descriptor else matrix
 
 
 def linear_relu(
@@ -391,22 +405,16 @@ def linear_relu(
             operand_tiles(a, [chosen.rows, chosen.inner], rounded) if load else a,
             operand_tiles(b, [chosen.columns, chosen.inner], rounded) if load else b,
             None if bias is None else bias.contiguous(),
-            TensorDescriptor.from_tensor(y, [chosen.rows, columns]) if store else y,
+            tiles_of(y, [chosen.rows, columns], store),
             *sizes,
-            a.stride(0),
-            b.stride(0),
-            y.stride(0),
+            *(one.stride(0) for one in (a, b, y)),
             PRECISION=precision,
-            ROWS=chosen.rows,
-            COLUMNS=chosen.columns,
-            INNER=chosen.inner,
-            GROUP=chosen.group,
+            **chosen.tile(),
             HALVES=chosen.halves,
             PERSISTENT=programs < count,
             LOAD=load,
             STORE=store,
             ROUND=rounded and not load,
-            DEPENDENT=chosen.dependent and hopper(x),
             **options(chosen, x),
         )
     return out

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import hopper
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import early
 
 # ---------------------------------------------------------------- kernel
 
@@ -152,7 +152,6 @@ def _launch(
     shares = torch.empty(parts, columns, dtype=y.dtype if final and parts == 1 else number, device=y.device)
     if y.numel() == 0:
         return z, shares
-    dependent = dependent and hopper(y)
     with torch.cuda.device_of(y):
         _masked_gradient[across, parts](
             grad,
@@ -166,9 +165,8 @@ def _launch(
             ROWS=tile.rows,
             COLUMNS=tile.columns,
             NUMBER=tl.float64 if number == torch.float64 else tl.float32,
-            DEPENDENT=dependent,
             num_warps=tile.warps,
-            **({"launch_pdl": True} if dependent else {}),
+            **early(dependent, y),
         )
     return z, shares
 

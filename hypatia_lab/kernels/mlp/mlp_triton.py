@@ -322,6 +322,12 @@ def default_tile(rows: int, width: int, dtype: torch.dtype, multiprocessors: int
     return Tile(64, 4, 2, early=True) if block == 128 else Tile(64, 4, 4, early=True, registers=128)
 
 
+def _three(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[Tensor]:
+    """weight1, bias1, … of three layers. Two have no third one; what stands in its place is never read."""
+    layers = [*zip(weights, biases, strict=True)]
+    return [one for layer in [*layers, layers[0]][:3] for one in layer]
+
+
 def forward(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, precision: str = "ieee", tile: Tile | None = None
 ) -> Tensor:
@@ -345,18 +351,10 @@ def forward(
         source, target = (TensorDescriptor.from_tensor(tensor, [tile.rows, block]) for tensor in (x, out))
     elif tile.fetch not in ("registers", "pipeline"):
         raise ValueError(f"fetch {tile.fetch!r} is none of registers, pipeline, descriptor")
-    # Two layers have no third one; what stands in its place is never read.
-    w1, w2, w3 = weights if len(weights) == 3 else (*weights, weights[0])
-    b1, b2, b3 = biases if len(biases) == 3 else (*biases, biases[0])
     with torch.cuda.device_of(x):
         _forward[(programs,)](
             source,
-            w1,
-            b1,
-            w2,
-            b2,
-            w3,
-            b3,
+            *_three(weights, biases),
             target,
             rows,
             WIDTH=width,
@@ -401,16 +399,12 @@ def backward(
     grad_x = torch.empty_like(x)
     grad_weights = x.new_empty(layers, width, width)
     grad_biases = x.new_empty(layers, width)
-    w1, w2, w3 = weights if layers == 3 else (*weights, weights[0])
+    parameters = _three(weights, biases)[:5]
     with torch.cuda.device_of(x):
         for lowest, highest in spans:
             _backward[(programs,)](
                 x,
-                w1,
-                biases[0],
-                w2,
-                biases[1],
-                w3,
+                *parameters,
                 grad,
                 grad_x,
                 shares,
