@@ -13,7 +13,8 @@ from hypatia_lab.egraph.module import Optimized
 from hypatia_lab.egraph.optimize import optimize
 from hypatia_lab.egraph.rules import DEFAULT
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations.mlp import clear, step
+from hypatia_lab.operations.mlp import clear
+from hypatia_lab.operations.torch_forms import step
 from hypatia_lab.operations.unet import PARAMETERS, unet
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS

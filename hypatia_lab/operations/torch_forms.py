@@ -37,13 +37,21 @@ def channels_last(inputs: Inputs) -> Inputs:
     }
 
 
-def bind(form: Form, inputs: Inputs, names: Iterable[str], layout: str = "", *, cast: bool = False) -> Run:
-    """``form`` of the inputs called ``names``; where there is ``grad``, y and autograd's gradients of all of them.
+def step(y: torch.Tensor, leaves: Sequence[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """y and autograd's gradients of ``leaves``, from the upstream gradient ``grad``."""
+    return y.detach(), *torch.autograd.grad(y, leaves, grad)
+
+
+def bind(
+    form: Form, inputs: Inputs, names: Iterable[str] | None = None, layout: str = "", *, cast: bool = False
+) -> Run:
+    """``form`` of the inputs called ``names``, or of all; where there is ``grad``, y and autograd's gradients of them.
 
     ``layout`` is "" or :data:`LAST`: which of the inputs of four dimensions are taken. ``cast``: y may have a dtype of
     its own, as under autocast.
     """
-    tensors = tuple(inputs.get(name + layout, inputs[name]) for name in names)
+    chosen = (name for name in inputs if name != "grad") if names is None else names
+    tensors = tuple(inputs.get(name + layout, inputs[name]) for name in chosen)
     if "grad" not in inputs:
         return partial(form, *tensors)  # the shortest way from the clock to the form
     # Leaves of their own on the same memory: whoever refills the inputs refills them.
@@ -51,7 +59,7 @@ def bind(form: Form, inputs: Inputs, names: Iterable[str], layout: str = "", *, 
 
     def run() -> tuple[torch.Tensor, ...]:
         y = form(*leaves)
-        return y.detach(), *torch.autograd.grad(y, leaves, grad.to(y.dtype) if cast else grad)
+        return step(y, leaves, grad.to(y.dtype) if cast else grad)
 
     return run
 

@@ -123,18 +123,8 @@ def conv_block_fused(
 
 
 @conv_block_fused.register_fake
-def _(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    gamma: torch.Tensor,
-    beta: torch.Tensor,
-    approximate: str,
-    precision: str,
-    form: str,
-    keep: bool,
-    counters: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _(x: torch.Tensor, weight: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    *_, keep, _ = others
     images, _, height, width = x.shape
     z = x.new_empty(images, height, width, weight.shape[0])
     y = torch.empty_like(z).permute(0, 3, 1, 2)

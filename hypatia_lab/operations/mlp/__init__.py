@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as functional
@@ -24,14 +25,19 @@ import torch.nn.functional as functional
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.compiled import compile_missing, compiled
 from hypatia_lab.kernels.mlp import mlp_cuda
-from hypatia_lab.operations.linear_relu import fused_epilogue, load_aten, terms
+from hypatia_lab.kernels.operands import ensure_alike
+from hypatia_lab.operations.linear_relu import cpp_missing, fused_epilogue, load_aten, terms
 from hypatia_lab.operations.operators import operator
+from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register, tail
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
+
+Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Gradients of x, of the weights and of the biases."""
 
 FUSED = {"mlp2": 2, "mlp3": 3}
 """Operation → its equal-width layers, which one kernel computes."""
@@ -299,11 +305,7 @@ def _checked(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[
         if bias.shape != (width,):
             raise ValueError(f"bias{number} {list(bias.shape)} does not fit x {list(x.shape)}: (width)")
         named |= {f"weight{number}": weight, f"bias{number}": bias}
-    for name, tensor in named.items():
-        if tensor.dtype != x.dtype or not tensor.dtype.is_floating_point:
-            raise ValueError(f"{name} is {tensor.dtype}, x {x.dtype}; all must be of one floating dtype")
-        if tensor.device != x.device:
-            raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
+    ensure_alike(named)
     if x.is_cuda and x.numel() // width > MOST_ROWS:
         raise ValueError(f"x {list(x.shape)} has more than {MOST_ROWS} rows")
     if x.is_cuda and (reason := unfusable(width, str(x.dtype).removeprefix("torch."), math)):
@@ -344,15 +346,13 @@ def mlp(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch
     return out.view(x.shape)
 
 
-@mlp.register_fake
-def _(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str) -> torch.Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+mlp.register_fake(lambda x, *others: torch.empty_like(x, memory_format=torch.contiguous_format))
 
 
 @operator("mlp_backward", planned=True)
 def mlp_backward(
     grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> Three:
     """Gradients of :func:`mlp` of x, of the weights (layers, width, width) and of the biases (layers, width).
 
     One kernel computes the activations again and adds up float32 shares, another adds the shares; layer by layer where
@@ -373,16 +373,14 @@ def mlp_backward(
 
 
 @mlp_backward.register_fake
-def _(
-    grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _(grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], *others: Any) -> Three:
     layers, width = len(weights), x.shape[-1]
     return x.new_empty(x.shape), x.new_empty(layers, width, width), x.new_empty(layers, width)
 
 
 def layerwise_backward(
     grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> Three:
     activations = [x]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
         activations.append(torch.relu(functional.linear(activations[-1], weight, bias)))
@@ -438,30 +436,12 @@ def _compiles(workload: Workload, device: str) -> str:
     return compile_missing(workload, device) or clear(workload, device)
 
 
-def _aten(workload: Workload, device: str) -> str:
-    return loader.cpp_missing()
-
-
 def _one_kernel(workload: Workload, device: str) -> str:
     return loader.triton_missing(device) or unfusable(workload.shape[1], workload.dtype, workload.math)
 
 
 def _one_cuda_kernel(workload: Workload, device: str) -> str:
     return mlp_cuda.missing(workload.shape[1], workload.dtype, device)
-
-
-def _bind(function: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
-    tensors = [tensor for name, tensor in inputs.items() if name != "grad"]
-    if "grad" not in inputs:
-        return lambda: function(*tensors)
-    # Leaves of their own on the same memory: whoever refills the inputs refills them.
-    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
-    return lambda: step(function(*leaves), leaves, inputs["grad"])
-
-
-def step(y: torch.Tensor, leaves: Sequence[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """y and autograd's gradients of ``leaves``, from the upstream gradient ``grad``."""
-    return y.detach(), *torch.autograd.grad(y, leaves, grad)
 
 
 def _layer_by_layer(linear_relu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -478,27 +458,27 @@ def _layer_by_layer(linear_relu: Callable[..., torch.Tensor]) -> Callable[..., t
 
 def eager(workload: Workload, inputs: Inputs) -> Run:
     """Plain PyTorch, layer by layer: torch.relu(torch.nn.functional.linear(x, W, b)), the last without ReLU."""
-    return _bind(plain, inputs)
+    return bind(plain, inputs)
 
 
 def compile_default(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, default mode."""
-    return _bind(compiled(plain), inputs)
+    return bind(compiled(plain), inputs)
 
 
 def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
-    return _bind(compiled(plain, mode="max-autotune-no-cudagraphs"), inputs)
+    return bind(compiled(plain, mode="max-autotune-no-cudagraphs"), inputs)
 
 
 def aten(workload: Workload, inputs: Inputs) -> Run:
     """Layer by layer, each hidden layer one C++ operation: at::linear, then at::relu_ in place (S004 Plan C)."""
-    return _bind(_layer_by_layer(load_aten()), inputs)
+    return bind(_layer_by_layer(load_aten()), inputs)
 
 
 def epilogue(workload: Workload, inputs: Inputs) -> Run:
     """Layer by layer through torch._addmm_activation: bias and ReLU in cuBLASLt's epilogue."""
-    return _bind(_layer_by_layer(fused_epilogue), inputs)
+    return bind(_layer_by_layer(fused_epilogue), inputs)
 
 
 def fused(workload: Workload, inputs: Inputs) -> Run:
@@ -518,30 +498,15 @@ def fused_cuda(workload: Workload, inputs: Inputs) -> Run:
 for _operation in ("mlp", *FUSED):
     _both = DIRECTIONS if _operation == "mlp" else DIRECTIONS[:1]
     variant(_operation, "eager", origin="peer", needs=clear, directions=_both, baseline=True)(eager)
-    variant(_operation, "compile", origin="peer", needs=_compiles, directions=_both, tags=("library",))(compile_default)
-    variant(_operation, "epilogue", origin="peer", tags=("library",))(epilogue)
-    variant(_operation, "compile_max_autotune", origin="peer", needs=_compiles, tags=("library",))(compile_max_autotune)
+    _library = partial(variant, _operation, origin="peer", tags=("library",))
+    _library("compile", needs=_compiles, directions=_both)(compile_default)
+    _library("epilogue")(epilogue)
+    _library("compile_max_autotune", needs=_compiles)(compile_max_autotune)
     if _operation in FUSED:
-        variant(
-            _operation,
-            "fused",
-            origin="own",
-            needs=_one_kernel,
-            maths=("ieee", "tf32", "tf32x3"),
-            label="all layers in one Triton kernel",
-            tags=("fused",),
-        )(fused)
-        variant(
-            _operation,
-            "fused_cuda",
-            origin="own",
-            needs=_one_cuda_kernel,
-            maths=("ieee",),
-            label="all layers in one CUDA kernel",
-            tags=("fused",),
-        )(fused_cuda)
+        _own = partial(variant, _operation, origin="own", tags=("fused",))
+        _split = ("ieee", "tf32", "tf32x3")
+        _own("fused", needs=_one_kernel, maths=_split, label="all layers in one Triton kernel")(fused)
+        _own("fused_cuda", needs=_one_cuda_kernel, maths=("ieee",), label="all layers in one CUDA kernel")(fused_cuda)
     else:
-        layers = "one C++ operation a layer (Plan C)"
-        variant(_operation, "aten", origin="rebuilt", needs=_aten, label=layers, tags=("document",), operator=True)(
-            aten
-        )
+        _rebuilt = partial(variant, _operation, origin="rebuilt", tags=("document",), operator=True)
+        _rebuilt("aten", needs=cpp_missing, label="one C++ operation a layer (Plan C)")(aten)
