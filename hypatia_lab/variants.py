@@ -89,13 +89,13 @@ class Variant:
     needs: Callable[[Workload, str], str]
     directions: tuple[str, ...]
     maths: tuple[str, ...]
-    baseline: bool
-    host: bool
     label: str
-    tags: tuple[str, ...]
-    splits: tuple[str, int] | None
-    operator: bool
-    own_stream: bool
+    baseline: bool = False
+    host: bool = False
+    tags: tuple[str, ...] = ()
+    splits: tuple[str, int] | None = None
+    operator: bool = False
+    own_stream: bool = False
 
     @property
     def compiles(self) -> bool:
@@ -134,19 +134,15 @@ def variant(
     needs: Callable[[Workload, str], str] = anywhere,
     directions: tuple[str, ...] = ("forward",),
     maths: tuple[str, ...] = PLAIN,
-    baseline: bool = False,
-    host: bool = False,
     label: str = "",
-    tags: tuple[str, ...] = (),
-    splits: tuple[str, int] | None = None,
-    operator: bool = False,
-    own_stream: bool = False,
+    **more: Any,
 ) -> Callable[[Factory], Factory]:
     """Register the decorated factory as variant ``name`` of ``operation``.
 
     To ``needs`` is added that the workload's direction is one of ``directions`` and its math one of ``maths``. Without
-    a ``label`` it has that of :data:`LABELS`, or its name in words. Raises ``ValueError`` for an unknown origin, a name
-    taken, or a second baseline.
+    a ``label`` it has that of :data:`LABELS`, or its name in words. ``more`` is what else a :class:`Variant` says of
+    itself. Raises ``ValueError`` for an unknown origin, a name taken, or a second baseline, ``TypeError`` for what no
+    variant says.
     """
     if origin == "seed":
         warnings.warn("origin 'seed' is called 'rebuilt' now; the old word goes in the next release", stacklevel=2)
@@ -165,24 +161,11 @@ def variant(
             raise ValueError(unknown("origin", origin, ORIGINS, f"{operation}/{name}"))
         if name in known or AGAIN in name:
             raise ValueError(f"variant name {operation}/{name} is taken or reserved")
-        if baseline and any(v.baseline for v in known.values()):
+        told = label or LABELS.get(name, name.replace("_", " "))
+        found = Variant(operation, name, origin, factory, able, directions, maths, told, **more)
+        if found.baseline and any(v.baseline for v in known.values()):
             raise ValueError(f"{operation} has two baselines")
-        known[name] = Variant(
-            operation,
-            name,
-            origin,
-            factory,
-            able,
-            directions,
-            maths,
-            baseline,
-            host,
-            label or LABELS.get(name, name.replace("_", " ")),
-            tags,
-            splits,
-            operator,
-            own_stream,
-        )
+        known[name] = found
         return factory
 
     return add

@@ -8,6 +8,7 @@ That chain itself has no answer to be held to: see :func:`reported`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -121,9 +122,7 @@ def _backward_faults(inputs: Inputs) -> dict[str, dict[str, torch.Tensor]]:
 def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
     shape, channels = workload.shape, workload.shape[1]
 
-    def normal(*sizes: int) -> torch.Tensor:
-        return torch.randn(*sizes, device=device, generator=generator)
-
+    normal = partial(torch.randn, device=device, generator=generator)
     drawn = {
         "x": normal(*shape),
         "gamma": 1 + normal(LENGTH, channels) / 8,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -190,13 +191,10 @@ MISTAKES = {
 
 
 def _faults(inputs: Inputs, form: Form) -> dict[str, torch.Tensor]:
-    other = replace(form, groups=INSTANCE if form.groups else GROUPS)
-    named = {name: replace(form, **change) for name, change in MISTAKES.items()}
-    named["instance" if form.groups else "group"] = other
-    found = {name: reference(inputs, wrong) for name, wrong in named.items()}
-    wrong = found.pop("instance" if form.groups else "group")
     taken = "instance instead of group normalisation" if form.groups else "group instead of instance normalisation"
-    return found | {taken: wrong}
+    wrong = {name: replace(form, **change) for name, change in MISTAKES.items()}
+    wrong[taken] = replace(form, groups=INSTANCE if form.groups else GROUPS)
+    return {name: reference(inputs, one) for name, one in wrong.items()}
 
 
 def _backward_faults(inputs: Inputs, form: Form) -> dict[str, dict[str, torch.Tensor]]:
@@ -216,9 +214,7 @@ def _backward_faults(inputs: Inputs, form: Form) -> dict[str, dict[str, torch.Te
 def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
     batch, channels, height, width = workload.shape
 
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, device=device, generator=generator)
-
+    normal = partial(torch.randn, device=device, generator=generator)
     drawn = {"x": normal(batch, channels, height, width)}
     for name, (inward, outward) in widths(channels).items():
         drawn[f"{name}_weight"] = normal(outward, inward, 3, 3) * (2 / (9 * inward)) ** 0.5  # He's scale

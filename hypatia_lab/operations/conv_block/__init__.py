@@ -16,6 +16,7 @@ names, and a tolerance that let it through would let much else through. It is an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -291,9 +292,7 @@ def _backward_faults(inputs: Inputs, approximate: str) -> dict[str, dict[str, to
 def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
     batch, channels, height, width = workload.shape
 
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, device=device, generator=generator)
-
+    normal = partial(torch.randn, device=device, generator=generator)
     # He's scale: outputs of the convolution have variance 2, whatever the number of channels.
     drawn = {
         "x": normal(batch, channels, height, width),

@@ -130,9 +130,7 @@ def _widths(operation: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
     sizes = widths(workload)
 
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, device=device, generator=generator)
-
+    normal = partial(torch.randn, device=device, generator=generator)
     drawn = {"x": normal(workload.shape[0], sizes[0])}
     for number, (inner, outer) in enumerate(zip(sizes, sizes[1:], strict=False), 1):
         # He's scale keeps the activations' size from layer to layer: float16 would overflow without it.
