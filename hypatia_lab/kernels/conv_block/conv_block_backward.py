@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hypatia_lab.kernels.conv_block.conv_block_triton import Saved, normal_integral, operands, tanh_sigmoid
 from hypatia_lab.kernels.conv_block.convolution import (
@@ -29,7 +28,7 @@ from hypatia_lab.kernels.conv_block.convolution import (
     pixels_first,
     product,
 )
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, tiles_of
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, tiles_of, wait_turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,9 +91,7 @@ def _gradient_sums(
     DEPENDENT: tl.constexpr,
 ):
     """A run's share of Σ g and Σ g·x̂ of an image's channels, g the gradient behind GELU, to ``sums``."""
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     run, image = tl.program_id(0), tl.program_id(2)
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mean, scale, factor, shift = _plane(statistics, gamma, beta, image, channel, channels)
@@ -133,9 +130,7 @@ def _convolution_gradient(
     DEPENDENT: tl.constexpr,
 ):
     """The gradient of z: γ/σ·(g − mean of g − x̂·mean of g·x̂)."""
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     run, runs, image = tl.program_id(0), tl.num_programs(0), tl.program_id(2)
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = channel < channels
@@ -178,9 +173,7 @@ def _weight_gradient(
 
     Program: which share, which row of taps, which block of channels.
     """
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     share, down = tl.program_id(0), tl.program_id(1)
     across = tl.cdiv(inner, COLUMNS)
     o, i = tl.program_id(2) // across * ROWS, tl.program_id(2) % across * COLUMNS
@@ -223,9 +216,7 @@ def _column_sums(
     """Sums of float32 columns, the first ``split`` of them to ``first``, the others to ``second``; as many zeros as
     ``first`` has numbers to ``zeros``, unless that is null.
     """
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     known = column < columns
     total = tl.zeros((ROWS, COLUMNS), tl.float32)

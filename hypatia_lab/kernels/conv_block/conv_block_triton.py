@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hypatia_lab.kernels.conv_block.convolution import PRECISIONS, Patch, convolve, pixels_first
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import early
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, wait_turn
 from hypatia_lab.kernels.operands import ensure_alike, ensure_no_gradient
 
 if TYPE_CHECKING:
@@ -126,9 +125,7 @@ def _normalise(
 
     ``statistics`` (N, 2, C) gets the plane's mean and 1/√(var + eps), from its first program.
     """
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     image, channel = tl.program_id(2), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = channel < channels
     mean, variance = _combined(moments, image, patches, channel, channels, height, width, TALL, WIDE, BLOCK)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, hopper, tiles_of
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, hopper, tiles_of, wait_turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,9 +39,7 @@ def rounded_tf32(values):
 @triton.jit
 def _terms(source, large, small, count, PRECISION: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """float32 as its two largest terms of bfloat16, or rounded to TF32."""
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(source + at, mask=at < count, other=0.0)
     if PRECISION == "tf32":
@@ -187,11 +184,7 @@ def _convolve(
 
     Patches of an image next to each other share their edges in the L2 cache; a patch never spans two images.
     """
-    if DEPENDENT:
-        # No memory is touched before the kernels before are done. Only then may the next one be set up: sooner, a long
-        # chain of them comes to sit on the multiprocessors side by side.
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     number, column = tl.program_id(0), tl.program_id(1) * COLUMNS
     image, row, left = patch_of(number, height, width, TALL, WIDE)
     total = tl.zeros((TALL * WIDE, COLUMNS), tl.float32)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
@@ -30,6 +29,7 @@ from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     size_of,
     store_tile,
     tiles_of,
+    wait_turn,
 )
 from hypatia_lab.kernels.operands import ensure_alike
 
@@ -137,11 +137,7 @@ def _gradient_products(
     SHARE_COLUMNS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    if DEPENDENT:
-        # No memory is touched before the kernels before are done. Only then may the next one be set up: sooner, a long
-        # chain of them comes to sit on the multiprocessors side by side.
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     number = tl.program_id(0)
     if number < tiles:
         longer = (number >= begin) & (number < end)

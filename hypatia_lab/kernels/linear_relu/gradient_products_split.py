@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hypatia_lab.kernels.linear_relu import split_products
@@ -36,6 +35,7 @@ from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     rows_of,
     store_tile,
     tiles_of,
+    wait_turn,
 )
 
 if TYPE_CHECKING:
@@ -100,9 +100,7 @@ def _find_exponents(
     DEPENDENT: tl.constexpr,
 ):
     """One tile of z, x or W a program: exponents of what it will be scaled by, and its share of z's column sums."""
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     number = tl.program_id(0)
     if number < z_tiles:
         row, column, part = _tile_of(number, outer, ROWS, COLUMNS)
@@ -184,9 +182,7 @@ def _split_all(
 ):
     """One tile of z, x or W a program: their terms; of z both those scaled by its rows and by its columns. Then the
     columns of grad_bias. ``TURNED``: what is scaled by columns lies across."""
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     number = tl.program_id(0)
     if number < z_tiles:
         row, column, _ = _tile_of(number, outer, ROWS, COLUMNS)
@@ -282,9 +278,7 @@ def _multiply(
     DEPENDENT: tl.constexpr,
 ):
     """A tile of grad_x or of grad_weight a program, those of the longer sum first."""
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     number = tl.program_id(0)
     first = number < first_tiles
     own = number - tl.where(first, 0, first_tiles)

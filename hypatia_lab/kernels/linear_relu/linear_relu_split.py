@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hypatia_lab.kernels.linear_relu import split_products
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
@@ -33,6 +32,7 @@ from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     rows_of,
     size_of,
     tiles_of,
+    wait_turn,
 )
 from hypatia_lab.kernels.operands import ensure_layer, ensure_no_gradient
 
@@ -123,9 +123,7 @@ def _split_rows(
     DEPENDENT: tl.constexpr,
 ):
     """One row of x or of W a program: exponent of its largest finite magnitude, then its large and small terms."""
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     row = tl.program_id(0)
     large += row.to(tl.int64) * stride
     small += row.to(tl.int64) * stride
@@ -240,9 +238,7 @@ def _linear_relu_split(
     STORE: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    if DEPENDENT:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     row, column = corner(tl.program_id(0), batch, outer, ROWS, COLUMNS, GROUP)
     total = split_tile(
         x_large, x_small, weight_large, weight_small, x_exponents, weight_exponents,

@@ -29,6 +29,18 @@ if TYPE_CHECKING:
 
 
 @triton.jit
+def wait_turn(EARLY: tl.constexpr):
+    """Where a kernel begins that may be launched before the kernels before are done: it waits until they are.
+
+    It touches no memory sooner, and only then may the next one be set up: else a long chain of them comes to sit on the
+    multiprocessors side by side.
+    """
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
 def corner(number, batch, outer, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
     """First row and column of tile ``number``: ``GROUP`` tiles down, then one to the right.
 
@@ -153,11 +165,7 @@ def _linear_relu(
     ROUND: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    if DEPENDENT:
-        # No memory is touched before the kernels before are done. Only then may the next one be set up: sooner, a long
-        # chain of them comes to sit on the multiprocessors side by side.
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     first = tl.program_id(0)
     if PERSISTENT:
         tiles = tl.cdiv(batch, ROWS) * tl.cdiv(outer, COLUMNS)

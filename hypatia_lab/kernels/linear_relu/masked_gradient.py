@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import early
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, wait_turn
 
 # ---------------------------------------------------------------- kernel
 
@@ -40,11 +39,7 @@ def _masked_gradient(
     NUMBER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    if DEPENDENT:
-        # No memory is touched before the kernels before are done. Only then may the next one be set up: sooner, a long
-        # chain of them comes to sit on the multiprocessors side by side.
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(DEPENDENT)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     begin = tl.program_id(1) * times * ROWS
     # Summed element by element first: one reduction a program, and fewer additions in a row.

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import wait_turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -144,11 +145,7 @@ def _forward(
 ):
     """One program: every ``num_programs``-th tile of ``ROWS`` rows; the other choices are those of :class:`Tile`."""
     NUMBER: tl.constexpr = weight1.dtype.element_ty
-    if EARLY:
-        # No memory is touched before the kernels before are done. Only then may the next one be set up: sooner, a long
-        # chain of them comes to sit on the multiprocessors side by side.
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_turn(EARLY)
     start, step = tl.program_id(0), tl.num_programs(0)
     if FETCH == "registers":
         # Asked for before the weights, so that one wait on memory does for both.
