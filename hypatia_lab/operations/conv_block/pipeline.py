@@ -21,12 +21,13 @@ from hypatia_lab.kernels.operands import ensure_no_gradient
 from hypatia_lab.messages import unknown
 from hypatia_lab.operations.conv_block import OPERATIONS, PARAMETERS, checked
 from hypatia_lab.operations.operators import operator
+from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
 
 WAYS = {
@@ -165,12 +166,8 @@ def _needs(way: str, workload: Workload, device: str) -> str:
     return unable(way, device)
 
 
-def _factory(way: str) -> Factory:
-    def factory(workload: Workload, inputs: Inputs) -> Run:
-        tensors, approximate = [inputs[name] for name in PARAMETERS], OPERATIONS[workload.operation]
-        return lambda: pipeline(way, *tensors, approximate=approximate)
-
-    return factory
+def _run(way: str, workload: Workload, inputs: Inputs) -> Run:
+    return bind(partial(pipeline, way, approximate=OPERATIONS[workload.operation]), inputs, PARAMETERS)
 
 
 for _operation in OPERATIONS:
@@ -178,4 +175,4 @@ for _operation in OPERATIONS:
         _origin = "own" if _way == "threaded" else "rebuilt"
         # With PyTorch as installed these kernels compute as ever: its switches reach its own calls alone.
         _loops = partial(variant, _operation, origin=_origin, maths=("ieee", "default"), tags=("document",))
-        _loops(_way, needs=partial(_needs, _way), label=WAYS[_way])(_factory(_way))
+        _loops(_way, needs=partial(_needs, _way), label=WAYS[_way])(partial(_run, _way))

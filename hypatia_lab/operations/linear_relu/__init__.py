@@ -250,10 +250,6 @@ def linear_relu_naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     return out
 
 
-linear_relu_naive.register_fake(output)
-linear_relu_naive.register_autograd(_formula(masked), setup_context=save_operands)
-
-
 @operator("relu_inplace", mutates=("data",))
 def relu_inplace(data: torch.Tensor) -> None:
     """Set the negative elements of a contiguous floating tensor to zero. Raises ``ValueError`` if strided."""
@@ -285,10 +281,6 @@ def linear_relu_cublas(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
-linear_relu_cublas.register_fake(output)
-linear_relu_cublas.register_autograd(_formula(masked_as_v2), setup_context=save_operands)
-
-
 # [epilogue]
 def fused_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU by torch._addmm_activation; without a bias, where torch has no epilogue, a product and a ReLU."""
@@ -306,8 +298,9 @@ def linear_relu_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
     return fused_epilogue(x, weight, bias)
 
 
-linear_relu_epilogue.register_fake(output)
-linear_relu_epilogue.register_autograd(_formula(masked), setup_context=save_operands)
+for _one, _mask in ((linear_relu_naive, masked), (linear_relu_cublas, masked_as_v2), (linear_relu_epilogue, masked)):
+    _one.register_fake(output)
+    _one.register_autograd(_formula(_mask), setup_context=save_operands)
 
 
 def load_aten() -> Callable[..., torch.Tensor]:

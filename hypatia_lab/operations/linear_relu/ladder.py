@@ -23,11 +23,12 @@ from hypatia_lab.kernels.operands import ensure_layer, ensure_no_gradient
 from hypatia_lab.messages import unknown
 from hypatia_lab.operations import linear_relu as plain
 from hypatia_lab.operations.operators import operator
+from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DTYPES
 
 if TYPE_CHECKING:
-    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
 
 Sizes = tuple[int, int, int]
@@ -246,9 +247,7 @@ def linear_relu_step(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     return out
 
 
-@linear_relu_step.register_fake
-def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, step: str) -> torch.Tensor:
-    return x.new_empty(*x.shape[:-1], weight.shape[0])
+linear_relu_step.register_fake(lambda x, weight, bias, step: plain.output(x, weight, bias))
 
 
 def ladder(step: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -267,14 +266,10 @@ def _needs(step: str, workload: Workload, device: str) -> str:
     return STEPS[step].missing(workload.dtype, device)
 
 
-def _factory(step: str) -> Factory:
-    def factory(workload: Workload, inputs: Inputs) -> Run:
-        x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-        return lambda: ladder(step, x, weight, bias)
-
-    return factory
+def _climbed(step: str, workload: Workload, inputs: Inputs) -> Run:
+    return bind(partial(ladder, step), inputs, plain.OPERANDS)
 
 
 for _step in STEPS:
     _own = partial(variant, "linear_relu", origin="own", maths=("ieee",), tags=(STEPS[_step].tag,))
-    _own(_step, needs=partial(_needs, _step), label=STEPS[_step].label)(_factory(_step))
+    _own(_step, needs=partial(_needs, _step), label=STEPS[_step].label)(partial(_climbed, _step))
