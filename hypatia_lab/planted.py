@@ -6,6 +6,8 @@ compares with. Rules of the e-graph that change the result stand before its gate
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,23 +49,11 @@ KERNELS: list[Kernel] = []
 """Every planted kernel, by operation."""
 
 
-def _planted(fault: str) -> Callable[[Factory], Factory]:
-    """Plant a factory of Linear+ReLU; its name says the mistake."""
-
-    def add(factory: Factory) -> Factory:
-        mistake = factory.__name__.replace("_", " ")
-        for word in ("ReLU", "NaN", "TF32"):
-            mistake = mistake.replace(word.lower(), word)
-        KERNELS.append(Kernel(LINEAR_RELU, mistake, fault, factory))
-        return factory
-
-    return add
-
-
-def _plant(workload: Workload, calls: Mapping[str, Call], **mistakes: str) -> None:
-    """Plant ``calls`` of ``workload`` by the fault that each must be given; ``mistakes``: what stands behind others."""
-    for fault, call in calls.items():
-        KERNELS.append(Kernel(workload, mistakes.get(fault, fault), fault, lambda i, call=call: lambda: call(i)))
+def _plant(workload: Workload, mistakes: Mapping[str, Call | tuple[str, Call]]) -> None:
+    """Plant kernels of ``workload`` by their mistakes; with a call stands its fault where that is not the mistake."""
+    for mistake, given in mistakes.items():
+        fault, call = given if isinstance(given, tuple) else (mistake, given)
+        KERNELS.append(Kernel(workload, mistake, fault, lambda i, call=call: lambda: call(i)))
 
 
 # ---------------------------------------------------------------- Linear+ReLU
@@ -74,148 +64,82 @@ def linear_relu(i: Inputs) -> torch.Tensor:
     return torch.relu(functional.linear(i["x"], i["weight"], i["bias"]))
 
 
+def _only(i: Inputs, *written: slice) -> torch.Tensor:
+    """What is right where it is ``written``, and nothing elsewhere."""
+    out = i["x"].new_empty(len(i["x"]), len(i["weight"]))
+    out[written] = linear_relu(i)[written]
+    return out
+
+
+def _spoiled(right: torch.Tensor, change: Callable[[torch.Tensor], object]) -> torch.Tensor:
+    """``right`` after ``change`` has written into it."""
+    change(right)
+    return right
+
+
+def _tf32(t: torch.Tensor) -> torch.Tensor:
+    """TF32 keeps 10 mantissa bits: round to nearest, then clear the other 13."""
+    return ((t.float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).to(t.dtype)
+
+
+def _overrun(i: Inputs) -> torch.Tensor:
+    """Each row's overrun lands on the first element of the next."""
+    answer = linear_relu(i)
+    rows, columns = answer.shape
+    flat = answer.new_empty(rows * columns + 1)
+    for row in range(rows):
+        flat[row * columns : (row + 1) * columns] = answer[row]
+    for row in range(rows):
+        flat[(row + 1) * columns] = 1e3  # what a column of weights past the last one would give
+    return flat[:-1].view(rows, columns)
+
+
 _plant(
     LINEAR_RELU,
     {
         "ReLU missing": lambda i: functional.linear(i["x"], i["weight"], i["bias"]),
         "bias missing": lambda i: torch.relu(i["x"] @ i["weight"].T),
-        "bias added after the ReLU": lambda i: torch.relu(i["x"] @ i["weight"].T) + i["bias"],
+        "bias after ReLU": ("bias added after the ReLU", lambda i: torch.relu(i["x"] @ i["weight"].T) + i["bias"]),
         "weight transposed": lambda i: torch.relu(torch.addmm(i["bias"], i["x"], i["weight"])),
+        "last tile unwritten": ("unwritten", lambda i: _only(i, slice(-8))),
+        "last column unwritten": ("unwritten", lambda i: _only(i, slice(None), slice(-1))),
+        "last tile zeroed": ("unwritten", lambda i: _spoiled(linear_relu(i), lambda y: y[-8:].zero_())),
     },
-    **{"bias added after the ReLU": "bias after ReLU"},
 )
-
-
-@_planted("unwritten")
-def last_tile_unwritten(i: Inputs):
-    def run() -> torch.Tensor:
-        out = i["x"].new_empty(len(i["x"]), len(i["weight"]))
-        out[:-8] = linear_relu(i)[:-8]
-        return out
-
-    return run
-
-
-@_planted("unwritten")
-def last_column_unwritten(i: Inputs):
-    def run() -> torch.Tensor:
-        out = i["x"].new_empty(len(i["x"]), len(i["weight"]))
-        out[:, :-1] = linear_relu(i)[:, :-1]
-        return out
-
-    return run
-
-
-@_planted("unwritten")
-def last_tile_zeroed(i: Inputs):
-    def run() -> torch.Tensor:
-        out = linear_relu(i)
-        out[-8:] = 0
-        return out
-
-    return run
-
-
-@_planted("stale output")
-def output_of_the_call_before(i: Inputs):
-    kept: list[torch.Tensor] = []
-
-    def run() -> torch.Tensor:
-        if not kept:
-            kept.append(linear_relu(i))
-        return kept[0]
-
-    return run
-
-
-@_planted("low precision")
-def bfloat16_passed_off_as_float32(i: Inputs):
-    return lambda: linear_relu({name: tensor.bfloat16() for name, tensor in i.items()}).float()
-
-
-@_planted("low precision")
-def tf32_passed_off_as_float32(i: Inputs):
-    def tf32(t: torch.Tensor) -> torch.Tensor:
-        # TF32 keeps 10 mantissa bits: round to nearest, then clear the other 13.
-        return ((t.float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).to(t.dtype)
-
-    return lambda: torch.relu(functional.linear(tf32(i["x"]), tf32(i["weight"]), i["bias"]))
-
-
-@_planted("NaN: 1 of")
-def one_nan(i: Inputs):
-    def run() -> torch.Tensor:
-        out = linear_relu(i)
-        out[-1, -1] = float("nan")
-        return out
-
-    return run
-
-
+# It remembers from call to call, and so is no call of its own each time.
+KERNELS.append(
+    Kernel(LINEAR_RELU, "output of the call before", "stale output", lambda i: functools.cache(lambda: linear_relu(i)))
+)
 _plant(
     LINEAR_RELU,
     {
-        "NaN: all": lambda i: linear_relu(i) * float("nan"),
-        "wrong dtype: float64": lambda i: linear_relu(i).double(),
-        "wrong shape: [64, 48]": lambda i: linear_relu(i).T,
-        "wrong shape: [47, 64]": lambda i: linear_relu(i)[:-1],
-        "wrong type: tuple": lambda i: (linear_relu(i),),
-    },
-    **{
-        "NaN: all": "NaN everywhere",
-        "wrong dtype: float64": "wrong dtype",
-        "wrong shape: [64, 48]": "output transposed",
-        "wrong shape: [47, 64]": "one row short",
-        "wrong type: tuple": "a tuple for a tensor",
+        "bfloat16 passed off as float32": (
+            "low precision",
+            lambda i: linear_relu({name: tensor.bfloat16() for name, tensor in i.items()}).float(),
+        ),
+        "TF32 passed off as float32": (
+            "low precision",
+            lambda i: torch.relu(functional.linear(_tf32(i["x"]), _tf32(i["weight"]), i["bias"])),
+        ),
+        "one NaN": ("NaN: 1 of", lambda i: _spoiled(linear_relu(i), lambda y: y[-1, -1].fill_(math.nan))),
+        "NaN everywhere": ("NaN: all", lambda i: linear_relu(i) * math.nan),
+        "wrong dtype": ("wrong dtype: float64", lambda i: linear_relu(i).double()),
+        "output transposed": ("wrong shape: [64, 48]", lambda i: linear_relu(i).T),
+        "one row short": ("wrong shape: [47, 64]", lambda i: linear_relu(i)[:-1]),
+        "a tuple for a tensor": ("wrong type: tuple", lambda i: (linear_relu(i),)),
+        "one column too many a row": ("writes past a row", _overrun),
+        "writes into its input": (
+            "input changed: the call wrote into 'x'",
+            lambda i: (linear_relu(i), i["x"].relu_())[0],
+        ),
+        "one element off": ("wrong values", lambda i: _spoiled(linear_relu(i), lambda y: y[-1, -1].add_(0.5))),
+        "last term of each sum dropped": (
+            "wrong values",
+            lambda i: torch.relu(functional.linear(i["x"][:, :-1], i["weight"][:, :-1], i["bias"])),
+        ),
+        "rows in reverse": ("wrong values", lambda i: linear_relu(i).flip(0)),
     },
 )
-
-
-@_planted("writes past a row")
-def one_column_too_many_a_row(i: Inputs):
-    """Each row's overrun lands on the first element of the next."""
-
-    def run() -> torch.Tensor:
-        answer = linear_relu(i)
-        rows, columns = answer.shape
-        flat = answer.new_empty(rows * columns + 1)
-        for row in range(rows):
-            flat[row * columns : (row + 1) * columns] = answer[row]
-        for row in range(rows):
-            flat[(row + 1) * columns] = 1e3  # what a column of weights past the last one would give
-        return flat[:-1].view(rows, columns)
-
-    return run
-
-
-@_planted("input changed: the call wrote into 'x'")
-def writes_into_its_input(i: Inputs):
-    def run() -> torch.Tensor:
-        out = linear_relu(i)
-        i["x"].relu_()
-        return out
-
-    return run
-
-
-@_planted("wrong values")
-def one_element_off(i: Inputs):
-    def run() -> torch.Tensor:
-        out = linear_relu(i)
-        out[-1, -1] += 0.5
-        return out
-
-    return run
-
-
-@_planted("wrong values")
-def last_term_of_each_sum_dropped(i: Inputs):
-    return lambda: torch.relu(functional.linear(i["x"][:, :-1], i["weight"][:, :-1], i["bias"]))
-
-
-@_planted("wrong values")
-def rows_in_reverse(i: Inputs):
-    return lambda: linear_relu(i).flip(0)
 
 
 # ---------------------------------------------------------------- Linear+ReLU, forward and backward
@@ -246,14 +170,6 @@ def _with_mask(mask: Callable[[Inputs, torch.Tensor], torch.Tensor]) -> Call:
     return lambda i: (linear_relu(i), *gradients(i, mask(i, linear_relu(i))))
 
 
-def _poked(value: float) -> Callable[[torch.Tensor, Inputs], torch.Tensor]:
-    def change(part: torch.Tensor, i: Inputs) -> torch.Tensor:
-        part.view(-1)[-1] = value
-        return part
-
-    return change
-
-
 _plant(
     Workload("linear_relu", LINEAR_RELU.shape, direction=BOTH),
     {
@@ -267,57 +183,62 @@ _plant(
         "grad_bias: mean over the batch": _with_part(3, lambda part, i: part / len(i["x"])),
         "grad_bias: unwritten": _with_part(3, lambda part, i: torch.empty_like(part)),
         "grad_weight: transposed": _with_part(2, lambda part, i: part.T),
-        "grad_weight: NaN: 1 of": _with_part(2, _poked(float("nan"))),
-        "grad_weight: wrong values": _with_part(2, _poked(1e3)),
+        "grad_weight: NaN: 1 of": _with_part(2, lambda part, i: _spoiled(part, lambda p: p[-1, -1].fill_(math.nan))),
+        "grad_weight: one element off": (
+            "grad_weight: wrong values",
+            _with_part(2, lambda part, i: _spoiled(part, lambda p: p[-1, -1].fill_(1e3))),
+        ),
         "grad_weight: wrong shape": _with_part(2, lambda part, i: part[:-1]),
         "grad_x: weight transposed": _with_part(
             1, lambda part, i: torch.where(linear_relu(i) > 0, i["grad"], 0) @ i["weight"].T
         ),
-        "grad_x: low precision": _with_part(1, lambda part, i: part.bfloat16().float()),
+        "grad_x rounded to bfloat16": ("grad_x: low precision", _with_part(1, lambda part, i: _rounded(part))),
         "grad_x: wrong dtype: float64": _with_part(1, lambda part, i: part.double()),
-        "grad_x: wrong values": _with_part(1, lambda part, i: part.roll(1, 0)),
+        "grad_x: rows shifted by one": ("grad_x: wrong values", _with_part(1, lambda part, i: part.roll(1, 0))),
         "y: ReLU missing": _with_part(0, lambda part, i: functional.linear(i["x"], i["weight"], i["bias"])),
         "y: bias missing": _with_part(0, lambda part, i: torch.relu(i["x"] @ i["weight"].T)),
-        "wrong type: Tensor instead of the tuple (y, grad_x": linear_relu,
-        "wrong type: tuple of 3 instead": lambda i: both_passes(i)[:3],
+        "gradients not returned": ("wrong type: Tensor instead of the tuple (y, grad_x", linear_relu),
+        "grad_bias not returned": ("wrong type: tuple of 3 instead", lambda i: both_passes(i)[:3]),
         "input changed: the call wrote into 'grad'": lambda i: (both_passes(i), i["grad"].neg_())[0],
-    },
-    **{
-        "grad_x: wrong values": "grad_x: rows shifted by one",
-        "grad_weight: wrong values": "grad_weight: one element off",
-        "grad_x: low precision": "grad_x rounded to bfloat16",
-        "wrong type: Tensor instead of the tuple (y, grad_x": "gradients not returned",
-        "wrong type: tuple of 3 instead": "grad_bias not returned",
     },
 )
 
 # ---------------------------------------------------------------- layouts, products, copies
 
-_plant(
-    Workload("linear_relu_layout", (48, 40, 56)),
-    {"wrong values": lambda i: linear_relu(i | {"x": i["x_column_major"].T.reshape(i["x"].shape)})},
-    **{"wrong values": "columns of x read as rows"},
-)
-_plant(
-    Workload("linear_relu_layout", (48, 40, 64)),
-    {"wrong values": lambda i: linear_relu(i | {"x": i["x_strided_batch"].transpose(0, 1).reshape(i["x"].shape)})},
-    **{"wrong values": "strides of a batch ignored"},
-)
-_plant(
-    Workload("matmul", (48, 64, 40)),
-    {"wrong values": lambda i: i["a"][:, :-8] @ i["b"][:-8], "low precision": lambda i: _rounded(i["a"]) @ i["b"]},
-    **{"wrong values": "last step of products left out", "low precision": "one operand rounded to bfloat16"},
-)
-_plant(
-    Workload("copy", (1000,)),
-    {"unwritten": lambda i: torch.cat((i["source"][:-1], torch.empty_like(i["source"][:1])))},
-    **{"unwritten": "last element not copied"},
-)
-
 
 def _rounded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.bfloat16().to(tensor.dtype)
 
+
+def _read_as(name: str, read: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+    """Linear+ReLU of an ``x`` that lies in memory as the input ``name`` does, and is ``read`` in the wrong order."""
+    return lambda i: linear_relu(i | {"x": read(i[name]).reshape(i["x"].shape)})
+
+
+_plant(
+    Workload("linear_relu_layout", (48, 40, 56)),
+    {"columns of x read as rows": ("wrong values", _read_as("x_column_major", lambda x: x.T))},
+)
+_plant(
+    Workload("linear_relu_layout", (48, 40, 64)),
+    {"strides of a batch ignored": ("wrong values", _read_as("x_strided_batch", lambda x: x.transpose(0, 1)))},
+)
+_plant(
+    Workload("matmul", (48, 64, 40)),
+    {
+        "last step of products left out": ("wrong values", lambda i: i["a"][:, :-8] @ i["b"][:-8]),
+        "one operand rounded to bfloat16": ("low precision", lambda i: _rounded(i["a"]) @ i["b"]),
+    },
+)
+_plant(
+    Workload("copy", (1000,)),
+    {
+        "last element not copied": (
+            "unwritten",
+            lambda i: torch.cat((i["source"][:-1], torch.empty_like(i["source"][:1]))),
+        )
+    },
+)
 
 # ---------------------------------------------------------------- several layers
 
@@ -406,16 +327,17 @@ BLOCK_FAULTS: dict[str, dict[str, Any]] = {
     "wrong values": {"kernel": lambda w: w.half().to(w.dtype)},  # as many digits as TF32 keeps
 }
 """Fault → the steps of :func:`block` that are changed."""
+_SAID = {
+    "wrong shape": "no padding",
+    "low precision": "kernel rounded to bfloat16",
+    "wrong values": "kernel rounded to float16",
+}
+"""Fault → the mistake behind it, where that is another word."""
 
 _plant(
     BLOCK,
-    {fault: block("none", **changed) for fault, changed in BLOCK_FAULTS.items()}
+    {_SAID.get(fault, fault): (fault, block("none", **changed)) for fault, changed in BLOCK_FAULTS.items()}
     | {"GELU by tanh instead of erf": block("tanh")},
-    **{
-        "wrong shape": "no padding",
-        "low precision": "kernel rounded to bfloat16",
-        "wrong values": "kernel rounded to float16",
-    },
 )
 
 # ---------------------------------------------------------------- a U-Net, a chain of normalisations
@@ -444,44 +366,32 @@ _plant(
 # ---------------------------------------------------------------- diffraction
 
 
-def _image(workload: Workload, change: Callable[[Inputs], Inputs]) -> Call:
-    """The eager form on changed inputs."""
-    return lambda i: find(workload.operation, "eager").factory(workload, i | change(i))()
-
-
 def _corners(i: Inputs) -> Inputs:
     detector = i["detector"].clone()
     detector[:3] -= 0.5 * (detector[3:6] + detector[6:9])
     return {"detector": detector}
 
 
-for _workload, _mistakes in (
-    (
-        Workload("diffraction", (24, 30), "float64"),
-        {
-            "pixel corners taken for centres": _corners,
-            "crystal vectors transposed": lambda i: {"crystals": i["crystals"].mT.contiguous()},
-        },
-    ),
-    (
-        Workload("diffraction_table", (24, 30), "float64"),
-        {"polarization factor ignored": lambda i: {"polarization": torch.zeros_like(i["polarization"])}},
-    ),
-    (
-        Workload("diffraction_sources", (24, 30), "float64"),
-        {"wrong values: off by ": lambda i: {"sources": i["sources"][:-1].contiguous()}},
-    ),
-    (
-        Workload(BATCH, (2, 24, 30), "float64"),
-        {"wrong values: off by ": lambda i: {"crystals": i["crystals"].flip(0)}},
-    ),
-):
-    _said = {"diffraction_sources": "last wavelength left out", BATCH: "images of a batch swapped"}
-    _plant(
-        _workload,
-        {fault: _image(_workload, change) for fault, change in _mistakes.items()},
-        **{"wrong values: off by ": _said.get(_workload.operation, "")},
-    )
+def _plant_image(
+    mistake: str, change: Callable[[Inputs], Inputs], operation: str = "diffraction", fault: str = "", images: int = 0
+) -> None:
+    """Plant the eager form of ``operation`` on changed inputs; of a batch there are so many ``images``."""
+    work = Workload(operation, (*[images] * bool(images), 24, 30), "float64")
+    _plant(work, {mistake: (fault or mistake, lambda i: find(operation, "eager").factory(work, i | change(i))())})
+
+
+OFF = "wrong values: off by "
+_plant_image("pixel corners taken for centres", _corners)
+_plant_image("crystal vectors transposed", lambda i: {"crystals": i["crystals"].mT.contiguous()})
+_plant_image(
+    "polarization factor ignored",
+    lambda i: {"polarization": torch.zeros_like(i["polarization"])},
+    "diffraction_table",
+)
+_plant_image(
+    "last wavelength left out", lambda i: {"sources": i["sources"][:-1].contiguous()}, "diffraction_sources", OFF
+)
+_plant_image("images of a batch swapped", lambda i: {"crystals": i["crystals"].flip(0)}, BATCH, OFF, images=2)
 
 # ---------------------------------------------------------------- rules of the e-graph
 
