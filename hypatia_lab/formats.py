@@ -155,11 +155,6 @@ DOUBTS = {
 """Why an estimate says nothing → the same behind a noun."""
 
 
-def lasts(found: Interval) -> str:
-    """A time (µs) in a sentence: with its interval, or in words where it says nothing."""
-    return f"a time {DOUBTS[found.doubt]}" if found.doubt else time(found)
-
-
 def margin(share: float) -> str:
     """How far up or down an estimate may be off: ``±3.2%``, from ±100% on as a factor, and no number beyond 100."""
     if share < 1:

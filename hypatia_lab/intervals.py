@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 CONFIDENCE = 0.95
 NORMAL = 1.959963984540054
@@ -140,6 +141,13 @@ def prediction(values: Sequence[float]) -> Interval:
     return replace(found, low=low, high=high)
 
 
+def student(freedom: Any) -> Any:
+    """Student's factor for a 95% interval with so many degrees of ``freedom``, a number or an array of them."""
+    from scipy.special import stdtrit
+
+    return stdtrit(freedom, 0.5 + CONFIDENCE / 2)
+
+
 def mean(values: Sequence[float]) -> Interval:
     """Arithmetic mean of ``values`` with a 95% t-interval. Raises ``ValueError`` when empty."""
     if not values:
@@ -148,10 +156,8 @@ def mean(values: Sequence[float]) -> Interval:
     middle = math.fsum(values) / n
     if n < 2:
         return Interval(middle, math.nan, math.nan, n)
-    from scipy.special import stdtrit
-
     spread = math.sqrt(math.fsum((x - middle) ** 2 for x in values) / (n - 1))
-    half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * spread / math.sqrt(n)
+    half = float(student(n - 1)) * spread / math.sqrt(n)
     return Interval(middle, middle - half, middle + half, n)
 
 
@@ -182,8 +188,6 @@ def welch(samples: Sequence[Sequence[float]], middle: float) -> Interval:
     With a t-interval (95%): the variances of the means add, with the degrees of freedom of Welch and Satterthwaite; n
     is the size of the smallest sample. NaN bounds where one has a single value.
     """
-    from scipy.special import stdtrit
-
     sizes = [len(own) for own in samples]
     value = middle + math.fsum(math.fsum(own) / len(own) - middle for own in samples)
     if min(sizes) < 2:
@@ -193,7 +197,7 @@ def welch(samples: Sequence[Sequence[float]], middle: float) -> Interval:
     if not total:
         return Interval(math.exp(value), math.exp(value), math.exp(value), min(sizes))
     freedom = total**2 / math.fsum(share**2 / (size - 1) for share, size in zip(shares, sizes, strict=True))
-    half = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * math.sqrt(total)
+    half = float(student(freedom)) * math.sqrt(total)
     return Interval(math.exp(value), math.exp(value - half), math.exp(value + half), min(sizes))
 
 
@@ -231,19 +235,14 @@ def reading(interval: Interval) -> str:
     return sure or interval.doubt or "undecided"
 
 
-def decided(interval: Interval) -> bool:
-    """Whether an interval of speeds says something: that both are equal, or which of them is faster."""
-    return reading(interval) in ("equal", "faster", "slower")
-
-
 def same_p(interval: Interval) -> float:
     """Two-sided p-value of the t-test, on the logarithms behind a positive ``interval``, that the truth is 1."""
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtr
 
     if not interval.low < interval.high:  # without scatter, or without bounds
         return float(interval.value == 1 or interval.n < 2)
     half = math.log(interval.high / interval.low) / 2
-    t = abs(math.log(interval.value)) / half * float(stdtrit(interval.n - 1, 0.5 + CONFIDENCE / 2))
+    t = abs(math.log(interval.value)) / half * float(student(interval.n - 1))
     return 2 * float(stdtr(interval.n - 1, -t))
 
 
@@ -255,14 +254,13 @@ def processes_to_clear(found: Interval, edge: float, most: int, spread: float = 
     ``most`` + 1, which says that ``most`` would not do.
     """
     import numpy
-    from scipy.special import stdtrit
 
     ends = [found.low, found.value, found.high, edge]
     low, value, high, at = numpy.log(ends) if min(ends) > 0 else ends
     reach, distance = (high - value if at > value else value - low), abs(at - value)
     more = NORMAL * spread * (min(ends) > 0)
     counts = numpy.arange(2, max(most, found.n) + 1)
-    widths = stdtrit(counts - 1, 0.5 + CONFIDENCE / 2) / numpy.sqrt(counts)
+    widths = student(counts - 1) / numpy.sqrt(counts)
     narrowed = numpy.hypot(widths / widths[found.n - 2] * reach, more)
     enough = counts[(counts > found.n) & (counts <= most) & (narrowed < distance)]
     return int(enough[0]) if len(enough) else most + 1

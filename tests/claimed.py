@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import records
+from hypatia_lab import records, results
 from hypatia_lab.claims import VERDICTS, Claim, Judgement, judge
 
 SMALL, MEDIUM, LARGE = (
@@ -46,19 +46,19 @@ def detail(name: str, values: Sequence[float | None], workload: str, **changes) 
     return detail_line(**where | {"name": name, "variant": "compile", "values": list(values)} | changes)
 
 
-Write = Callable[..., list[records.Record]]
+Write = Callable[..., list[results.Measured]]
 
 
 @pytest.fixture(name="measured")
 def written(tmp_path) -> Write:
-    """Writes cells and details as a record and reads all records written so far."""
+    """Writes cells and details as a record and reads what all records written so far say."""
 
-    def write(*lines: dict, **run: str) -> list[records.Record]:
+    def write(*lines: dict, **run: str) -> list[results.Measured]:
         cells, details = ([line for line in lines if line["kind"] == kind] for kind in ("cell", "detail"))
         processes = max((len(line["medians_us"]) for line in cells), default=1) or 1
         line = run_line(**{"experiment": "fusion", "device": "cuda", "processes": processes} | run)
         records.write(tmp_path, line, cells, details, overwrite=True)
-        return records.load(tmp_path)
+        return results.measured(records.load(tmp_path))
 
     return write
 
@@ -71,7 +71,7 @@ def entry(quantity: str = "slowdown", claimed: float = 10, band: tuple[float, fl
     return Claim(**fields | {"workloads": (MEDIUM,), "variant": "naive"} | more)
 
 
-def verdict(found: list[records.Record], claim: Claim) -> Judgement:
+def verdict(found: Sequence[results.Measured], claim: Claim) -> Judgement:
     """The one judgement on ``claim``."""
     (row,) = judge(found, [claim])
     assert row.verdict in VERDICTS

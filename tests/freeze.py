@@ -75,7 +75,7 @@ def freeze(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     loaded = records.load(records.COMMITTED)
-    parts = claims.judge(loaded)
+    parts = claims.judge(results.measured(loaded))
     said = [row.row() for row in (*parts, *claims.statements(parts))]
     written: dict[str, Any] = {"claims.json": said, "pages.json": _pages(), "figures.json": _figures()}
     rows = results.rows(loaded)

@@ -16,7 +16,7 @@ from hypatia_lab import records, results
 from hypatia_lab.bench import composer
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import Experiment, Group
-from hypatia_lab.figures import language
+from hypatia_lab.figures import wording
 from hypatia_lab.operations.linear_relu import own_backward as linear_relu_backward
 from hypatia_lab.planted import both_passes, gradients
 from hypatia_lab.variants import variants
@@ -335,11 +335,11 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
         base, row = rows[direction, "eager"], rows[direction, "epilogue"]
         assert row.workload.endswith(f"/{direction}")
         assert row.ratio == pytest.approx(base.median_us / row.median_us)
-    fields, _ = language.split_fields(list(rows.values()))
+    fields, _ = wording.split_fields(list(rows.values()))
     assert fields == ["direction"]
-    assert language.where(rows[BOTH, "eager"], "direction") == "forward and backward"
+    assert wording.where(rows[BOTH, "eager"], "direction") == "forward and backward"
     forward, both = rows["forward", "eager"], rows[BOTH, "eager"]
-    assert language.split_fields([both])[1] == [
+    assert wording.split_fields([both])[1] == [
         "linear_relu",
         "8×8×8",
         "float32/ieee",
@@ -347,7 +347,7 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
         "hot clock",
         "box",
     ]
-    assert language.split_fields([forward])[1] == ["linear_relu", "8×8×8", "float32/ieee", "hot clock", "box"]
+    assert wording.split_fields([forward])[1] == ["linear_relu", "8×8×8", "float32/ieee", "hot clock", "box"]
     assert both.text == f"{forward.text} forward and backward"
 
 

@@ -196,7 +196,7 @@ def test_a_figure_of_other_hardware_stands_beside_and_decides_nothing(measured):
 def test_a_goal_for_some_models_is_not_held_against_another(measured):
     found = measured(cell(MEDIUM, "naive", 1000))
     assert verdict(found, entry("time", 1.0, (0.9, 1.1), models=("H200",))).verdict == "not_testable"
-    name = found[0].device_name
+    name = found[0].model
     assert verdict(found, entry("time", 1.0, (0.9, 1.1), models=("H200", name))).verdict == "confirmed"
 
 

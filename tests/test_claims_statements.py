@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 from claimed import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
 
-from hypatia_lab import records, tables
+from hypatia_lab import results, tables
 from hypatia_lab.claims import GROUPS, VERDICTS, Claim, Judgement, details, judge, statements
 from hypatia_lab.claims.verdicts import ANY
 from hypatia_lab.tables import claims as claim_tables
@@ -36,7 +36,7 @@ def factors(medium: float | Sequence[float], small: float) -> list[dict]:
     return [*medium_cells, cell(SMALL, "eager", few), cell(SMALL, "naive", [small * us for us in few])]
 
 
-def stated(found: list[records.Record], *claims: Claim) -> Judgement:
+def stated(found: Sequence[results.Measured], *claims: Claim) -> Judgement:
     """The one statement that ``claims`` make, on one machine."""
     (row,) = statements(judge(found, claims), claims)
     return row
@@ -166,7 +166,7 @@ def test_no_two_claims_have_the_same_words(committed_claims):
 def committed(committed_claims, committed_records) -> list[Judgement]:
     """The statements on one of the committed GPUs and on the CPU, in half of the time that all machines take."""
     found = [record for record in committed_records if record.machine in ("h200", "epyc-2c")]
-    return statements(judge(found, committed_claims), committed_claims)
+    return statements(judge(results.measured(found), committed_claims), committed_claims)
 
 
 def test_every_statement_has_a_verdict_on_every_machine_with_a_reason(committed, committed_claims):

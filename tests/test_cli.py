@@ -125,7 +125,7 @@ def test_claims_print_each_claim_whole_in_the_block_of_its_machine(folder, monke
     blocks = dict(zip(titles[::2], (" ".join(text.split()) for text in titles[1::2]), strict=True))
     assert list(blocks)[:2] == ["one", "two"]
     (last,) = list(blocks)[2:]
-    rows = claims.judge(records.load())
+    rows = claims.judge(results.measured(records.load()))
     rows = rows if how == "parts" else claims.statements(rows)
     for row in rows:
         word, asked, judged = (" ".join(of(row).split()) for of in (tables.word, tables.asked, tables.judged))

@@ -85,7 +85,7 @@ def ensure_said(text: str, own: list[Record], known: list[Record]) -> None:
     assert f"{control['differences']} of {control['pairs']} pairs" in text
     for record in own:
         assert f"| {record.experiment} | {record.run['preset']} | {record.run['processes']} |" in text
-    judged = claims.statements(claims.judge(own, beside=known))
+    judged = claims.statements(claims.judge(results.measured(own), beside=results.measured(known)))
     counts = Counter(row.verdict for row in judged if row.machine == own[0].machine)
     table = dict(line.strip("| ").split(" | ")[:2] for line in text.splitlines() if line.startswith("| "))
     assert {verdict_text(name): str(count) for name, count in counts.items()}.items() <= table.items()

@@ -6,7 +6,7 @@ import pytest
 from synthetic import Lines, ceilings, cells, evidence
 
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, units
-from hypatia_lab.figures import comparisons, language, over_size
+from hypatia_lab.figures import comparisons, over_size, wording
 from hypatia_lab.results import Row
 
 pytestmark = pytest.mark.usefixtures("two_processes")
@@ -35,7 +35,7 @@ def test_figures_and_tables_tell_directions_apart() -> None:
         assert len(set(table["workload"])) == 2, name
         alone, _ = figure([row for row in both if row.direction == "forward_backward"])
         assert "forward and backward" in alone.under, name
-    assert language.split_fields(both)[0] == ["direction"]
+    assert wording.split_fields(both)[0] == ["direction"]
     with pytest.raises(comparisons.FigureError, match="one machine and workload at a time"):
         comparisons.ladder(both)
 

@@ -17,7 +17,7 @@ from test_tables import around, cell, run
 
 from hypatia_lab import figures, formats, records, results, tables
 from hypatia_lab.claims import VERDICTS
-from hypatia_lab.figures import axes, comparisons, display, language, mark_rows, marks
+from hypatia_lab.figures import axes, comparisons, display, drawn_rows, language, mark_rows, marks
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.results import Row
@@ -287,7 +287,7 @@ def test_origins_show_without_colour() -> None:
 LOOKS = """
 import random
 from hypatia_lab import variants
-from hypatia_lab.figures import language
+from hypatia_lab.figures import drawn_rows, language
 variants.load()
 before = {name: language.style(name, "own") for name in ("triton", "cuda", "step_mma")}
 language._registered.cache_clear()
@@ -370,7 +370,7 @@ def test_sizes_come_in_order_and_operations_together(rows: list[Row]) -> None:
     ]
     sizes = ["512x512", "1024x1024", "4096x4096"]
     expected = [(operation, size) for operation in ("diffraction", "mlp2") for size in sizes]
-    assert [(r.operation, r.shape) for r in language.ordered(mixed)] == expected
+    assert [(r.operation, r.shape) for r in drawn_rows.ordered(mixed)] == expected
 
 
 @pytest.mark.parametrize(("low", "high"), [(90.0, 3e3), (0.5e3, 2e3), (3e3, 4e5), (1.0, 1e6)])

@@ -33,7 +33,7 @@ from hypatia_lab.book import readers
 from hypatia_lab.cli import commands
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons
-from hypatia_lab.pages import by_machine, own_kernel
+from hypatia_lab.pages import by_machine, own_kernel, readings
 from hypatia_lab.strangers import reader_kernel
 from hypatia_lab.tables import claims as claim_tables
 
@@ -177,14 +177,14 @@ def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_pat
     before = files_below(tmp_path)
     lab = own_kernel.read(root, "scaled_softmax", "other")
     assert set(by_machine.ordered(lab)) == {"box", "other"} & set(lab.machines)
-    judged = claims.judge(lab.records, claims.load(EXAMPLE.with_suffix(".yaml")))
+    judged = claims.judge([*lab.measured.values()], claims.load(EXAMPLE.with_suffix(".yaml")))
     assert {row.verdict for row in judged} <= set(claims.VERDICTS)
     assert all(row["verdict_a"] != row["verdict_b"] for row in claims.differences(judged, "box", "other"))
     shown = [tables.html(claim_tables.claims_table(judged))]
     for machine in lab.machines:
         rows = lab.leading(machine, experiment="scaled_softmax")
         shown.append(tables.html(pd.DataFrame(own_kernel.summary(lab, machine, "scaled_softmax"))))
-        if own_kernel.can_compare(rows):
+        if readings.compared(rows):
             comparisons.speedups(rows)
         if own_kernel.can_limit(rows):
             comparisons.times_against_limit(rows)

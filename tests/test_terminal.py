@@ -24,7 +24,7 @@ WIDTHS = (60, 80, 100, 140)
 def lines() -> dict[str, Callable[[], list[str]]]:
     """What each command prints of the committed records."""
     found = records.load()
-    rows, parts = results.rows(found), claims.judge(found)
+    rows, parts = results.rows(found), claims.judge(results.measured(found))
     stated = claims.statements(parts)
     machines = list(dict.fromkeys(record.machine for record in found))
     sides = machines[0], machines[1]

@@ -1,5 +1,7 @@
 """The claims ledger: what the seeds claim, in YAML, and what the records say about it, part by part and as a whole."""
 
+# ruff: noqa: F401 (what it offers is what it imports)
+
 from __future__ import annotations
 
 from hypatia_lab.claims.claim import Claim, arithmetic
@@ -10,30 +12,3 @@ from hypatia_lab.claims.ledger import LAB, ClaimError, Contents, claimed, gather
 from hypatia_lab.claims.statements import statements
 from hypatia_lab.claims.verdicts import judge
 from hypatia_lab.claims.words import GROUPS, UNJUDGED, VERDICTS
-
-__all__ = [
-    "ANY",
-    "COLUMNS",
-    "GROUPS",
-    "LAB",
-    "HOLDS",
-    "UNJUDGED",
-    "VERDICTS",
-    "Claim",
-    "ClaimError",
-    "Contents",
-    "Draft",
-    "Judgement",
-    "agreement",
-    "arithmetic",
-    "claimed",
-    "differences",
-    "differing",
-    "gather",
-    "judge",
-    "ledger",
-    "load",
-    "load_file",
-    "statements",
-    "tested",
-]

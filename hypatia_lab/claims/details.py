@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hypatia_lab import formats, intervals
+from hypatia_lab import formats, intervals, results
 from hypatia_lab.claims.claim import Claim, Figure
 from hypatia_lab.intervals import Interval
-from hypatia_lab.records import Record
-from hypatia_lab.results import Row, scatter
+from hypatia_lab.results import Measured, scatter
 
 QUANTITIES = ("figure", "quotient")
 
@@ -90,30 +89,26 @@ def place(workload: str) -> str:
     return formats.workload(workload).replace("/ieee", "")
 
 
-def index(records: Sequence[Record], rows: Iterable[Row]) -> Index:
-    """Every detail of one machine's ``records`` and every time of its results ``rows``, by :data:`Key`.
+def index(of: Measured) -> Index:
+    """Every detail of one machine's records and every time of its results, by :data:`Key`.
 
     What a probe left behind that did not end well also stands under the name ``""``: it is all that can be said of
     the lines that are missing.
     """
     found: Index = {}
-    started = {record.experiment: record.run["started"] for record in records}
-    for row in rows:
+    for row in of.rows:
         times = Series(
             *(row.experiment, "us", tuple(row.medians_us), row.status, row.reason),
             throttled=row.throttled,
             clock=row.clock,
             vetoed=bool(row.veto),
             source=row.experiment,
-            started=started[row.experiment],
+            started=of.started[row.experiment],
         )
         found.setdefault((row.workload, row.variant, "", "", row.clock), []).append(times)
-    for record in records:
+    for record in of.records:
         for line in record.details:
-            shape = "x".join(map(str, line["shape"]))
-            direction = line.get("direction", "forward")
-            where = "/".join((line["operation"], shape, line["dtype"], line["math"], direction))
-            probe = (where, line["variant"], line["topic"], line["case"])
+            probe = (results.workload(line), line["variant"], line["topic"], line["case"])
             one = Series(
                 *(record.experiment, line["unit"], tuple(line["values"]), line["status"], line["reason"]),
                 source="/".join((record.experiment, *probe)),

@@ -40,11 +40,16 @@ def tested(rows: Iterable[Judgement], machines: Container[str]) -> list[list[Jud
 
     What a machine says of a rewrite that nothing shows equal to the author's program judges nobody, and is left out.
     """
+    return [own for own in _by_part(row for row in rows if row.machine in machines) if len(own) > 1]
+
+
+def _by_part(rows: Iterable[Judgement]) -> list[list[Judgement]]:
+    """The judgements on each part that say something of the document's own program."""
     found: dict[str, list[Judgement]] = {}
     for row in rows:
-        if row.machine in machines and row.verdict not in UNJUDGED:
+        if row.verdict not in UNJUDGED:
             found.setdefault(row.id, []).append(row)
-    return [own for own in found.values() if len(own) > 1]
+    return list(found.values())
 
 
 def differing(parts: Iterable[list[Judgement]]) -> list[list[Judgement]]:
@@ -64,12 +69,8 @@ def agreement(rows: Sequence[Judgement]) -> list[dict[str, Any]]:
     that could test it), verdict (the commonest, and of two the first in order of :data:`VERDICTS`), holds
     (:data:`HOLDS`). A claim that no machine decides (arithmetic) is left out.
     """
-    found: dict[str, list[Judgement]] = {}
-    for row in rows:
-        if row.machine != ANY and row.verdict not in UNJUDGED:
-            found.setdefault(row.id, []).append(row)
     out = []
-    for own in found.values():
+    for own in _by_part(row for row in rows if row.machine != ANY):
         counts = Counter(row.verdict for row in own)
         verdict = min(counts, key=lambda word: (-counts[word], list(VERDICTS).index(word)))
         share = counts[verdict] / len(own)

@@ -7,14 +7,14 @@ author's sources gets the same verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hypatia_lab import formats, intervals, results
+from hypatia_lab import formats, intervals
 from hypatia_lab.claims.claim import Claim, Figure
 from hypatia_lab.intervals import Interval
-from hypatia_lab.records import Record
-from hypatia_lab.results import Row
+from hypatia_lab.results import Measured, Row
 
 Pair = tuple[str, str, str]
 """(author's variant, rewrite, clock)."""
@@ -75,21 +75,20 @@ def _timed(claim: Claim, figures: Sequence[Figure], own: str, clock: str) -> lis
     ]
 
 
-def equalities(records: Sequence[Record]) -> Equalities:
-    """Every author's variant beside every variant of another origin, as far as ``records`` have both in one group."""
+def equalities(machines: Iterable[Measured]) -> Equalities:
+    """Every author's variant beside every rewrite, as far as an experiment of ``machines`` has both in one group."""
     found: dict[tuple[Pair, Place], dict[str, list[tuple[str, Interval]]]] = {}
-    for record in records:
+    every = ((machine, record) for machine in machines for record in machine.records)
+    for machine, record in every:
         if not any(cell["origin"] == "author" for cell in record.cells):
             continue
-        groups: dict[tuple[str, str], list[Row]] = {}
-        for row in results.rows([record]):
+        groups: dict[tuple[str, str], dict[str, list[Row]]] = {}
+        for row in machine.rows_of(record):
             if row.status == "ok" and row.medians_us:
-                groups.setdefault((row.workload, row.clock), []).append(row)
+                groups.setdefault((row.workload, row.clock), {}).setdefault(row.origin, []).append(row)
         for (workload, clock), rows in groups.items():
             place, shape = _place(workload)
-            for own in (row for row in rows if row.origin == "author"):
-                for row in (row for row in rows if row.origin == "rebuilt"):
-                    ratio = own.over(row)
-                    known = found.setdefault(((own.variant, row.variant, clock), place), {})
-                    known.setdefault(shape, []).append((record.machine, ratio))
+            for own, row in itertools.product(rows.get("author", ()), rows.get("rebuilt", ())):
+                known = found.setdefault(((own.variant, row.variant, clock), place), {})
+                known.setdefault(shape, []).append((machine.machine, own.over(row)))
     return Equalities(found)

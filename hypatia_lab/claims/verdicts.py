@@ -25,8 +25,7 @@ from hypatia_lab.claims.ledger import ledger
 from hypatia_lab.claims.quantities import QUANTITIES, Key, Quantity, both_rows, its_row, part_of
 from hypatia_lab.formats import number, span, told, with_unit
 from hypatia_lab.intervals import Interval
-from hypatia_lab.records import Record
-from hypatia_lab.results import Row, scatter
+from hypatia_lab.results import Measured, Row, scatter
 
 DOUBT = 0.05
 """An A/A control less likely than this under a 5% false-difference rate is not at 5%."""
@@ -36,23 +35,33 @@ MANY = 1000
 
 @dataclass(frozen=True)
 class _Machine:
-    """What is known of one machine: its device and model, its rows by experiment, when each was begun, and its A/A
-    control where that is not at 5%.
+    """What one machine measured as claims ask for it, and its A/A control where that is not at 5%.
 
-    ``figures`` are its rows and details by name, for the claims that name them one by one.
+    ``experiments`` are its rows by experiment and name; ``figures`` its rows and details by name, for the claims that
+    name them one by one.
     """
 
-    name: str
-    device: str
-    model: str
+    measured: Measured
     experiments: dict[str, dict[Key, Row]]
-    started: dict[str, str]
     figures: details.Index
     control: dict[str, Any] | None
 
+    @classmethod
+    def of(cls, measured: Measured) -> _Machine:
+        experiments: dict[str, dict[Key, Row]] = {}
+        for row in measured.rows:
+            experiments.setdefault(row.experiment, {})[row.workload, row.variant, row.clock] = row
+        control = results.control(measured)
+        off = control if control and control["p"] < DOUBT else None
+        return cls(measured, experiments, details.index(measured), off)
+
+    @property
+    def name(self) -> str:
+        return self.measured.machine
+
     def _weight(self, group: Sequence[Row]) -> tuple[bool, bool, int, str]:
         timed = min(sum(us is not None for us in row.medians_us) for row in group)
-        return scatter.weight(any(row.veto for row in group), timed, self.started[group[0].experiment])
+        return scatter.weight(any(row.veto for row in group), timed, self.measured.started[group[0].experiment])
 
     def rows(self, keys: Sequence[Key]) -> list[Row]:
         """The rows named by ``keys``, all from one experiment: of those that have all, the one that the book tells
@@ -125,18 +134,19 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> Case:
     """Read one workload: the interval against the band."""
     try:
         if claim.quantity in details.QUANTITIES:
-            found, alone, throttled = details.measured(claim, machine.figures, workload, clock, machine.model)
+            found, alone, throttled = details.measured(claim, machine.figures, workload, clock, machine.measured.model)
         else:
             quantity = QUANTITIES[claim.quantity]
             rows = machine.rows(quantity.keys(claim, workload, clock))
             alone, throttled = _interval(quantity, rows), any(row.throttled for row in rows)
-            between = _scatter(machine.model, rows, alone) if quantity.logarithmic else 0.0
+            between = _scatter(machine.measured.model, rows, alone) if quantity.logarithmic else 0.0
             found = intervals.widened(alone, between)
         bound = _bound(claim, machine, workload, clock) if claim.bound else math.nan
     except NoFigure as cause:
         return Case(workload, "missing", str(cause), failed=isinstance(cause, Failed))
     lies = _lies(claim, found)
-    case = Case(workload, _READS[lies, claim.gain], "", found, alone, _PHRASES[claim.sense, lies], bound, throttled)
+    reads = "favour" if claim.gain and lies == "above" else _READS[lies]
+    case = Case(workload, reads, "", found, alone, _PHRASES[claim.sense, lies], bound, throttled)
     if found.flaw == intervals.VETOED:
         return replace(case, reading="missing", reason=f"the A/A control failed beside {place(workload)}")
     if found.flaw and lies != "nowhere":
@@ -156,14 +166,8 @@ def _lies(claim: Claim, found: Interval) -> str:
     return next((name for name, is_there in where.items() if is_there), "across")
 
 
-_READS = {
-    **{("inside", gain): "in" for gain in (True, False)},
-    **{(lies, gain): "straddles" for lies in ("across", "nowhere") for gain in (True, False)},
-    **{("below", gain): "against" for gain in (True, False)},
-    ("above", True): "favour",
-    ("above", False): "against",
-}
-"""Where an interval lies, and whether a gain is claimed → how the case reads."""
+_READS = {"inside": "in", "across": "straddles", "nowhere": "straddles", "below": "against", "above": "against"}
+"""Where an interval lies → how the case reads; above a gain that is claimed, in favour."""
 _PHRASES = {
     ("about", "inside"): "inside the band {band}",
     ("about", "below"): "below the band {band}",
@@ -324,9 +328,9 @@ _KINDS = {"cuda": "CUDA GPUs", "cpu": "CPUs"}
 
 def _elsewhere(claim: Claim, machine: _Machine) -> str:
     """Why nothing that ``machine`` measures can decide ``claim``, a sentence; empty where it can."""
-    if claim.device not in ("", machine.device):
-        return f"This is about {_KINDS[claim.device]}, and {machine.name} was measured as a {machine.device} device."
-    if claim.models and not any(model in machine.model for model in claim.models):
+    if claim.device not in ("", device := machine.measured.device):
+        return f"This is about {_KINDS[claim.device]}, and {machine.name} was measured as a {device} device."
+    if claim.models and not any(model in machine.measured.model for model in claim.models):
         return f"This is about {' and '.join(claim.models)}, and {machine.name} is another model."
     return claim.elsewhere
 
@@ -337,7 +341,7 @@ def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, s
     Of a claim about an author's program it is on that program where this machine has it, else on the rewrites
     that stand in for it.
     """
-    clock = claim.clock or results.primary_clock(machine.device)
+    clock = claim.clock or machine.measured.clock
     cases = [_case(claim, machine, workload, clock) for workload in claim.workloads]
     program, equality, lacking = claim.program, "", cases[0].reason
     if claim.rewrites and not any(case.estimate.n or case.failed for case in cases):
@@ -346,8 +350,7 @@ def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, s
         if any(case.estimate.n or case.failed for case in found):
             equal, equality = stand_in.shown(claim, clock)
             claim, cases, program = rewritten, found, "equal" if equal else "rewrite"
-    missing = [case.reason.rstrip(".") for case in cases if case.reading == "missing"]
-    judged = [case for case in cases if case.reading != "missing"]
+    judged, missing = _apart(cases)
     elsewhere = _elsewhere(claim, machine)
     if not judged:
         measures = claim.experiment and missing[0].startswith(details.MISSING)
@@ -362,29 +365,29 @@ def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, s
     return row
 
 
-def _shown(claim: Claim, clock: str, machine: _Machine, judged: Sequence[Case]) -> str:
-    """What was measured, case by case, a sentence."""
-    return f"Measured was {_subject(claim, clock)}, on {machine.name}: {'; '.join(_show(c, claim) for c in judged)}."
+def _apart(cases: Sequence[Case]) -> tuple[list[Case], list[str]]:
+    """The cases of which something was measured, and why of the others nothing was."""
+    missing = [case.reason.rstrip(".") for case in cases if case.reading == "missing"]
+    return [case for case in cases if case.reading != "missing"], missing
 
 
 def _judged(
     claim: Claim, machine: _Machine, clock: str, cases: Sequence[Case], program: str, more: Sequence[str]
 ) -> Judgement:
     """The judgement on ``cases``, measured by ``program`` (``equal``: a rewrite that a record shows equal)."""
-    judged = [case for case in cases if case.reading != "missing"]
+    judged, missing = _apart(cases)
     if claim.quantity == "constant" and [case.reading for case in judged] == ["in"]:
-        alone = replace(
-            judged[0], reading="straddles", lies=f"{judged[0].lies} at one size, which shows nothing of others"
-        )
-        cases, judged = [alone if case is judged[0] else case for case in cases], [alone]
-    missing = [case.reason.rstrip(".") for case in cases if case.reading == "missing"]
+        lies = f"{judged[0].lies} at one size, which shows nothing of others"
+        cases = [replace(case, reading="straddles", lies=lies) if case is judged[0] else case for case in cases]
+        judged, _ = _apart(cases)
     verdict = words.part((c.reading for c in cases), forecast=claim.forecast, rewrite=program == "rewrite")
     settles = _settles(claim, machine, judged)
-    told = [_shown(claim, clock, machine, judged), settles]
+    shown = "; ".join(_show(case, claim) for case in judged)
+    told = [f"Measured was {_subject(claim, clock)}, on {machine.name}: {shown}.", settles]
     if missing:
         told.append(f"Left out of the verdict: {'; '.join(missing)}.")
     many = len(judged) > 1
-    shown = [case.estimate for case in judged if case.estimate.width <= intervals.UNTOLD]
+    clear = [case.estimate for case in judged if case.estimate.width <= intervals.UNTOLD]
     bounds = [case.bound for case in judged if not math.isnan(case.bound)]
     bound = math.nan
     if bounds:
@@ -403,8 +406,8 @@ def _judged(
         program=program,
         workload=", ".join(case.workload for case in judged),
         measured=math.nan if many else judged[0].estimate.value,
-        low=min((found.low for found in shown), default=math.nan) if many else judged[0].estimate.low,
-        high=max((found.high for found in shown), default=math.nan) if many else judged[0].estimate.high,
+        low=min((found.low for found in clear), default=math.nan) if many else judged[0].estimate.low,
+        high=max((found.high for found in clear), default=math.nan) if many else judged[0].estimate.high,
         n=min(case.estimate.n for case in judged),
         bound=bound,
         held=sum(case.reading == "in" for case in cases),
@@ -427,34 +430,19 @@ def _caution(control: dict[str, Any] | None, verdict: str) -> str:
     return f"Intervals of {control['machine']} are wider than they need be: its A/A control {said}, and 5% would do."
 
 
-def _machines(records: Sequence[Record]) -> list[_Machine]:
-    rows = results.rows(records)
-    controls = {control["machine"]: control for control in results.agreement(records, rows) if control["p"] < DOUBT}
-    found = []
-    for name in dict.fromkeys(record.machine for record in records):
-        own = [record for record in records if record.machine == name]
-        mine = [row for row in rows if row.machine == name]
-        started = {record.experiment: record.run["started"] for record in own}
-        experiments: dict[str, dict[Key, Row]] = {}
-        for row in mine:
-            experiments.setdefault(row.experiment, {})[row.workload, row.variant, row.clock] = row
-        figures, first = details.index(own, mine), own[0]
-        device, model = first.run["device"], first.device_name
-        found.append(_Machine(name, device, model, experiments, started, figures, controls.get(name)))
-    return found
-
-
 def judge(
-    records: Sequence[Record], claims: Sequence[Claim] | None = None, *, beside: Sequence[Record] = ()
+    evidence: Sequence[Measured], claims: Sequence[Claim] | None = None, *, beside: Sequence[Measured] = ()
 ) -> list[Judgement]:
-    """The verdict on every part of a claim: one a part and machine, in order of the ledger and of the records.
+    """The verdict on every part of a claim: one a part and machine, in order of the ledger and of the ``evidence``.
+
+    That is what machines measured, as :func:`hypatia_lab.results.measured` puts it together.
 
     Parts that arithmetic decides, and those that no figure can decide, have a single one, whose machine is
-    :data:`ANY`. ``claims`` defaults to :func:`ledger`. Records ``beside`` those that are judged may show a rewrite
-    equal to its original.
+    :data:`ANY`. ``claims`` defaults to :func:`ledger`. What lies ``beside`` the evidence may show a rewrite equal to
+    its original.
     """
-    machines = _machines(records)
-    equalities = stand_ins.equalities([*records, *beside])
+    machines = list(map(_Machine.of, evidence))
+    equalities = stand_ins.equalities((*evidence, *beside))
     found = ledger() if claims is None else claims
     known = {claim.id: claim for claim in found}
     rows = []

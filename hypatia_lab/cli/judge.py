@@ -160,7 +160,7 @@ def judge(
         told = cell_lines(rows)
         if own := own_kernel.summary(data, name, found.name):
             told += ["", *table(own, "variant", ("error", "against compile", "time", "at"))]
-        for row in ledger.judge(data.of(name), claimed) if claimed else []:
+        for row in ledger.judge([data.measured[name]], claimed) if claimed else []:
             told += ["", *wrap(f"{claim_tables.verdict_text(row.verdict)}  {row.id}  {row.claim}", 2)]
             told += wrap(row.reason, 2, 2)
         passed = [one.message for one in rulings if one.outcome == gate.PASSED and fail_below is not None]

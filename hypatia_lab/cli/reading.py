@@ -124,8 +124,8 @@ def claims(
             raise click.UsageError(unknown("verdict", word, ledger.VERDICTS))
     home, known = (report / "records", _of_report(report)) if report else (None, ledger.ledger())
     # What shows a rewrite equal to its original may be another machine's record.
-    beside = _load(folders, home=home) if machines else ()
-    parts = ledger.judge(_load(folders, machines, home), known, beside=beside)
+    beside = tidy.measured(_load(folders, home=home) if machines else ())
+    parts = ledger.judge(tidy.measured(_load(folders, machines, home)), known, beside=beside)
     on = [name for name in dict.fromkeys(row.machine for row in parts) if name != ledger.ANY]
     if report and not as_json and not on:
         show(_unmeasured(report), paged)
@@ -229,7 +229,8 @@ def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ..
         for name, (_, side) in zip(names, sides, strict=True)
         for record in side
     ]
-    found = side_by_side.of(names, loaded, ledger.judge(loaded, _own_ledger(*machines), beside=records.load()))
+    evidence, beside = tidy.measured(loaded), tidy.measured(records.load())
+    found = side_by_side.of(names, loaded, ledger.judge(evidence, _own_ledger(*machines), beside=beside))
     rows, lines = side_by_side.json_rows, side_by_side.lines
     tell(as_json, lambda: rows(found), lambda: lines(found, everything=everything), paged)
 

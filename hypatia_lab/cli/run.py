@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hypatia_lab import claims as ledger
-from hypatia_lab import paths, records
+from hypatia_lab import paths, records, results
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.terminal import grouped, show, wrap
@@ -104,7 +104,8 @@ def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, give
         return []
     pages = {path.stem for path in notebooks}
     shown = {claim.lead for claim in ledger.ledger() if pages.intersection(claim.pages)}
-    stated = ledger.statements(ledger.judge(records.load(root, machines=[machine]), beside=records.load()))
+    measured = results.measured(records.load(root, machines=[machine]))
+    stated = ledger.statements(ledger.judge(measured, beside=results.measured(records.load())))
     rows = [row for row in stated if row.id in shown and row.machine == machine and row.verdict != "not_testable"]
     lines = []
     for row in rows:

@@ -172,7 +172,7 @@ def _together(sound: list[Record], known: list[Record], told: dict[str, Any] | N
         return
     plausible.rates(sound, *possible(sound, known), report)
     rows = results.rows(sound)
-    control = results.agreement(sound, rows)
+    control = results.agreement(sound)
     plausible.intervals_hold(rows, report)
     plausible.control(control, report)
     for key, value in manifest.described(sound, control).items() if told is not None else ():

@@ -72,6 +72,6 @@ def _ceilings(records: Sequence[Record]) -> str:
 
 
 def _verdicts(records: Sequence[Record], known: Sequence[Record]) -> str:
-    rows = claims.statements(claims.judge(records, beside=known))
+    rows = claims.statements(claims.judge(results.measured(records), beside=results.measured(known)))
     found = Counter(row.verdict for row in rows if row.machine == records[0].machine)
     return "\n".join(f"| {verdict_text(name)} | {found[name]} |" for name in claims.VERDICTS if found[name])

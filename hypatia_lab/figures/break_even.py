@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypatia_lab import formats, intervals
+from hypatia_lab import formats, intervals, tables
 from hypatia_lab.figures.axes import duration, log_axis
 from hypatia_lab.figures.language import LINE, FigureError, style
 from hypatia_lab.figures.plots import plotted, points_trace, tile, tiles
@@ -103,21 +103,12 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
     up = log_axis(seconds, "whole time", lambda s: duration(1e6 * s), pad=1.3)
     marked = "marker: paid back" if any(map(_crossing, others)) else ""
     layout = tiles([c.name for c in others], log_axis(numbers, "calls"), up)
-    table = _table(curves, first)
-    return plotted(data, layout, title, [*where, f"dashed: {first.name}", marked], table, [*table.columns]), table
-
-
-def _table(curves: Sequence[Curve], first: Curve) -> Any:
-    import pandas
-
-    return pandas.DataFrame(
+    met = f"calls until it is no slower than {first.name}"
+    table = tables.frame(
         [
-            {
-                "variant": c.name,
-                "paid once": formats.time(c.paid),
-                "a call": formats.time(c.call),
-                f"calls until it is no slower than {first.name}": calls_text(c.calls),
-            }
-            for c in curves
+            {"variant": one.name, "paid once": formats.time(one.paid), "a call": formats.time(one.call)}
+            | {met: calls_text(one.calls)}
+            for one in curves
         ]
     )
+    return plotted(data, layout, title, [*where, f"dashed: {first.name}", marked], table, [*table.columns]), table

@@ -10,25 +10,12 @@ from typing import Any
 
 from hypatia_lab import formats, results, tables
 from hypatia_lab.figures.axes import bytes_text, extent, log_axis, rate_axis
+from hypatia_lab.figures.drawn_rows import measured, ordered, singles
 from hypatia_lab.figures.figure import origins_key
-from hypatia_lab.figures.language import (
-    BLUE,
-    PALETTE,
-    PRECISIONS,
-    SHAPES,
-    FigureError,
-    Style,
-    launch_note,
-    measured,
-    named,
-    ordered,
-    singles,
-    split_fields,
-    style,
-    where,
-)
+from hypatia_lab.figures.language import BLUE, PALETTE, PRECISIONS, SHAPES, FigureError, Style, style
 from hypatia_lab.figures.mark_rows import Block, Cell, draw
 from hypatia_lab.figures.plots import plotted, points_trace, rule_trace, tile, tiles
+from hypatia_lab.figures.wording import launch_note, named, split_fields, where
 from hypatia_lab.formats import significant
 from hypatia_lab.intervals import Triple
 from hypatia_lab.results import Row

@@ -15,27 +15,11 @@ from typing import Any
 
 from hypatia_lab import formats, results, tables
 from hypatia_lab.figures.axes import Axis, extent, log_axis, ratio_axis, time_axis
-from hypatia_lab.figures.language import (
-    CLOCKS,
-    FIELDS,
-    GREY,
-    RED,
-    FigureError,
-    Style,
-    bases,
-    contenders,
-    launch_note,
-    measured,
-    named,
-    ordered,
-    several,
-    singles,
-    split_fields,
-    style,
-    where,
-)
+from hypatia_lab.figures.drawn_rows import contenders, measured, ordered, singles
+from hypatia_lab.figures.language import GREY, RED, FigureError, Style, style
 from hypatia_lab.figures.mark_rows import Block, Cell, draw, split
 from hypatia_lab.figures.plots import equivalence_band, plotted, points_trace, rule_trace
+from hypatia_lab.figures.wording import CLOCKS, FIELDS, bases, launch_note, named, several, split_fields, where
 from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
@@ -204,30 +188,28 @@ def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tu
     """The A/A control of ``machine``: the ratio interval of each pair of identical variants, sorted.
 
     Pairs whose interval excludes 1 are false differences: they are drawn as crosses, and the line under the title
-    counts them (by :func:`hypatia_lab.results.agreement`) against the 5% that a 95% interval leaves.
+    counts them (by :func:`hypatia_lab.results.control`) against the 5% that a 95% interval leaves.
     Raises :class:`FigureError` when that machine has no pair with an interval.
     """
-    summary = next((s for s in results.agreement(records) if s["machine"] == machine), None)
-    if summary is None:
+    own = next((one for one in results.measured(records) if one.machine == machine), None)
+    if own is None or (summary := results.control(own)) is None:
         known = ", ".join(dict.fromkeys(r.machine for r in records)) or "none"
         raise FigureError(f"agreement: no A/A pair with an interval for machine {machine!r}; records of: {known}")
-    clock = results.primary_clock(next(r.run["device"] for r in records if r.machine == machine))
-    again = [r for r in results.rows(records) if r.machine == machine and r.is_twin]
-    pairs = [r for r in again if r.clock == clock and not absent(r.ratio_low)]
+    pairs = [r for r in own.rows if r.is_twin and r.clock == own.clock and not absent(r.ratio_low)]
     pairs.sort(key=lambda r: (r.ratio, r.workload))
     holds = [r.ratio_low <= 1 <= r.ratio_high for r in pairs]
     looks = {"holds 1": Style(GREY, "circle", 0), "excludes 1: a false difference": Style(RED, "x", 1)}
     data = [rule_trace([1, 1], [-1, len(pairs)], "solid", "")]
     for wanted, (name, look) in zip((True, False), looks.items(), strict=True):
-        own = [i for i, found in enumerate(holds) if found == wanted]
-        said = [f"{pairs[i].text}<br>{formats.told(pairs[i].speed)}" for i in own]
-        data.append(points_trace(look, [pairs[i].speed.triple for i in own], own, said, size=6, name=name))
+        these = [i for i, found in enumerate(holds) if found == wanted]
+        said = [f"{pairs[i].text}<br>{formats.told(pairs[i].speed)}" for i in these]
+        data.append(points_trace(look, [pairs[i].speed.triple for i in these], these, said, size=6, name=name))
     rate, p = formats.number(100 * summary["rate"]), formats.number(summary["p"])
     half, most = (formats.margin(summary[k]) for k in ("detectable", "detectable_90"))
     under = [
         f"{summary['differences']} of {summary['pairs']} A/A pairs differ falsely: {rate}%, expected 5% (p = {p})",
         machine,
-        f"{clock} clock",
+        f"{own.clock} clock",
         f"half of the intervals within {half}",
         f"nine in ten within {most}",
         "grey: ±2%",

@@ -6,7 +6,7 @@ import functools
 import math
 from typing import Any
 
-from hypatia_lab import formats
+from hypatia_lab import formats, tables
 from hypatia_lab.figures.axes import plain
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.figures.plots import plotted
@@ -62,7 +62,6 @@ def image(values: Any, title: str, *, pixel: float, centre: tuple[float, float])
     Raises :class:`FigureError` for another rank, for NaN or negative intensities, and when no pixel is lit.
     """
     import numpy
-    import pandas
 
     array = numpy.asarray(values, dtype="float64")
     if array.ndim != 2 or not array.size:
@@ -128,7 +127,7 @@ def image(values: Any, title: str, *, pixel: float, centre: tuple[float, float])
         return [round((n + 0.5) * pixel - c, 3) for n, c in zip(place, centre, strict=True)]
 
     brightest = [(at(place), float(array[place])) for place in _spots(array, 10)]
-    table = pandas.DataFrame(
+    table = tables.frame(
         [
             {
                 "spot": number,

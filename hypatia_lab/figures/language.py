@@ -1,4 +1,4 @@
-"""The one visual language of every figure: looks of variants, and the words for what tells rows apart.
+"""The one visual language of every figure: the looks of variants.
 
 A variant keeps its colour, marker and place everywhere; author, seed, peer and own differ in the marker's shape, so
 they are told apart without colour too.
@@ -7,17 +7,12 @@ they are told apart without colour too.
 from __future__ import annotations
 
 import functools
-import textwrap
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from hypatia_lab import formats
 from hypatia_lab.figures import marks
-from hypatia_lab.formats import absent, listing
-from hypatia_lab.results import Row
-from hypatia_lab.variants import AGAIN, label, load, registered, variants
+from hypatia_lab.variants import AGAIN, load, registered, variants
 
 ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, RED, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
@@ -46,8 +41,6 @@ LINE = "#808080"
 FAINT = "rgba(128,128,128,0.25)"
 PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "float16/ieee")
 """dtype/math of products, in the order of figures."""
-CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
-"""Rungs of the method ladder, from what a caller waits for down to what the kernel takes."""
 
 
 class FigureError(ValueError):
@@ -136,85 +129,3 @@ def _free(name: str, looks: Sequence[tuple[str, str]], taken: Collection[int]) -
     gone |= {looks.index(fixed) for fixed in FIXED.values() if fixed in looks}
     after = (number % len(looks) for number in range(drawn, drawn + len(looks)))
     return next((number for number in after if number not in gone), drawn)
-
-
-def measured(rows: Sequence[Row], figure: str, key: str, what: str) -> list[Row]:
-    """The rows that have ``key``, smallest workload first. Raises :class:`FigureError` when none has."""
-    if not rows:
-        raise FigureError(
-            f"{figure}: no rows to draw; the records hold none of what was asked for, or only baselines and A/A pairs"
-        )
-    kept = [row for row in rows if not absent(getattr(row, key))]
-    if not kept:
-        seen = "; ".join(dict.fromkeys(f"{r.variant} by {r.clock}: {r.status} {r.reason}".strip() for r in rows))
-        raise FigureError(f"{figure}: none of {len(rows)} rows has {what} ({textwrap.shorten(seen, 400)})")
-    return kept
-
-
-def ordered(rows: Sequence[Row]) -> list[Row]:
-    """``rows`` by operation, then smallest work and size first; variants in their places."""
-
-    def place(r: Row) -> tuple[Any, ...]:
-        extents = [int(extent) for extent in r.shape.split("x")]
-        here = (r.workload, r.machine, r.clock)
-        return r.operation, r.flops, extents, *here, style(r.variant, r.origin).place
-
-    return sorted(rows, key=place)
-
-
-def where(row: Row, field: str) -> str:
-    return {
-        "shape": formats.model(row.shape) if row.operation == "mlp" else formats.shape(row.shape),
-        # Only float32 has a default of its own, and a telephone no room to say so.
-        "math": row.math if row.math == "default" else f"{row.dtype}/{row.math}",
-        "clock": f"{row.clock} clock",
-        "direction": formats.direction(row.direction),
-    }.get(field, str(getattr(row, field)))
-
-
-FIELDS = ("operation", "shape", "math", "direction", "clock", "machine")
-
-
-def split_fields(rows: Sequence[Row], always: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """The fields that tell rows apart (and those in ``always``), and what they all have in common, as text.
-
-    That everything is forward goes without saying.
-    """
-    apart = [f for f in FIELDS if f in always or len({where(r, f) for r in rows}) > 1]
-    common = [where(rows[0], f) for f in FIELDS if f not in apart]
-    return apart, [text for text in common if text != formats.direction("forward")]
-
-
-def several(row: Row, fields: Sequence[str]) -> str:
-    return ", ".join(where(row, f) for f in fields)
-
-
-def launch_note(rows: Sequence[Row]) -> str:
-    """Which of ``rows`` are timed with the lab's launch path, for the line under a title; empty where none is."""
-    own = [r for r in rows if r.launch_path]
-    if not own:
-        return ""
-    others = any(r.origin == "rebuilt" and not r.launch_path for r in rows)
-    clocks = listing([c for c in CLOCKS if any(r.clock == c for r in own)])
-    return f"rewrites{f' by {clocks}' if others else ''}: with the lab's launch path"
-
-
-def contenders(rows: Sequence[Row]) -> list[Row]:
-    """Rows that can say something against a baseline: not the baseline itself, not an A/A control."""
-    return [r for r in singles(rows) if r.variant != r.baseline]
-
-
-def singles(rows: Sequence[Row]) -> list[Row]:
-    """Rows without those of the A/A control."""
-    return [r for r in rows if not r.is_twin]
-
-
-def named(row: Row) -> str:
-    """What a person calls the row's variant."""
-    return label(row.operation, row.variant)
-
-
-def bases(rows: Sequence[Row]) -> str:
-    """What a person calls that which ``rows`` are held against."""
-    called = list(dict.fromkeys(label(r.operation, r.baseline) for r in rows))
-    return called[0] if len(called) == 1 else "the baseline"

@@ -6,6 +6,7 @@ wrap.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -112,6 +113,12 @@ def split(heading: str, cells: Sequence[Cell], **more: Any) -> list[Block]:
     return [
         Block(headings[panel], [replace(cell, panel="") for cell in own], **more) for panel, own in whole.panels.items()
     ]
+
+
+def stacked(parts: Sequence[Segment]) -> list[Segment]:
+    """``parts`` of a bar, each from where the one before it ends; those without length are left out."""
+    ends = itertools.accumulate((part.length for part in parts), initial=0.0)
+    return [replace(part, start=at) for part, at in zip(parts, ends, strict=False) if part.length > 0]
 
 
 def bars(

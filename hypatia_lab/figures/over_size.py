@@ -11,22 +11,11 @@ from hypatia_lab import formats, intervals, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.axes import extent, log_axis, rate_axis, time_axis
 from hypatia_lab.figures.comparisons import LIMIT, SAID, forest
-from hypatia_lab.figures.language import (
-    LINE,
-    PRECISIONS,
-    FigureError,
-    launch_note,
-    measured,
-    named,
-    ordered,
-    several,
-    singles,
-    split_fields,
-    style,
-    where,
-)
+from hypatia_lab.figures.drawn_rows import measured, ordered, singles
+from hypatia_lab.figures.language import LINE, PRECISIONS, FigureError, style
 from hypatia_lab.figures.mark_rows import Block, Cell, draw
 from hypatia_lab.figures.plots import plotted, points_trace, rule_trace
+from hypatia_lab.figures.wording import launch_note, named, several, split_fields, where
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.results import Row
 

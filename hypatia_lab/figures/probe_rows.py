@@ -200,10 +200,8 @@ def identity(config: Configuration) -> dict[str, str]:
 
 def process_count(configs: Sequence[Configuration]) -> str:
     """How many fresh processes gave a value, in words: the fewest and the most behind a line of a figure."""
-    drawn = [line for config in configs if not config.fault for line in config.details]
-    counts = {sum(not absent(value) for value in line["values"]) for line in drawn} - {0}
-    least, most = min(counts, default=0), max(counts, default=0)
-    return f"{least if least == most else f'{least} to {most}'} fresh process{'' if most == 1 else 'es'}"
+    drawn = (line["values"] for config in configs if not config.fault for line in config.details)
+    return tables.processes(drawn, "fresh process")
 
 
 def filled(rows: Sequence[dict[str, Any]]) -> Any:

@@ -19,7 +19,7 @@ from hypatia_lab import formats, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.axes import Axis, duration, extent, log_axis, time_axis
 from hypatia_lab.figures.language import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, FigureError, Style
-from hypatia_lab.figures.mark_rows import NOTHING, Block, Cell, Segment, bars, draw
+from hypatia_lab.figures.mark_rows import NOTHING, Block, Cell, Segment, bars, draw, stacked
 from hypatia_lab.figures.plots import plotted, points_trace, tile, tiles
 from hypatia_lab.figures.probe_rows import (
     FACTORS,
@@ -80,15 +80,15 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         totals.append(mean([math.fsum(v or 0 for v in _row(columns, n)) for n in whole], False) if whole else NOTHING)
     if not any(means):
         raise nothing(configs, "waterfall", "a stage")
-    cells = []
-    for config, found, total in zip(configs, means, totals, strict=True):
-        pieces, at = [], 0.0
-        for stage, us in found.items():
-            share = formats.number(100 * us / total[0])
-            said = f"{stage}: {formats.duration(us)}, {share}% of {formats.duration(total[0])}"
-            pieces += [Segment(at, us, STAGES[stage], said)] if us > 0 else []
-            at += us
-        cells.append(lane(config, fields, total, segments=pieces))
+
+    def piece(stage: str, us: float, whole: float) -> Segment:
+        share = f"{formats.number(100 * us / whole)}% of {formats.duration(whole)}"
+        return Segment(0, us, STAGES[stage], f"{stage}: {formats.duration(us)}, {share}")
+
+    cells = [
+        lane(config, fields, total, segments=stacked([piece(*own, total[0]) for own in found.items()]))
+        for config, found, total in zip(configs, means, totals, strict=True)
+    ]
     seen = [stage for stage in kept if any(found.get(stage, 0) > 0 for found in means)]
     key = [(marks.swatch(*STAGES[stage]), stage) for stage in seen]
     table = tables.frame(

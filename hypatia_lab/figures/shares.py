@@ -8,7 +8,7 @@ from typing import Any
 from hypatia_lab import formats, intervals, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.language import BLUE, GREEN, GREY, ORANGE, RED, SKY, FigureError, Style
-from hypatia_lab.figures.mark_rows import NOTHING, Cell, Segment, bars, draw
+from hypatia_lab.figures.mark_rows import NOTHING, Cell, Segment, bars, draw, stacked
 
 AHEAD, LEVEL, BEHIND, NONE = "ahead", "level", "behind", "no own form"
 LOOKS = {
@@ -36,14 +36,11 @@ def shares(rows: Mapping[str, Sequence[str]], title: str, under: Sequence[str]) 
     for name, words in kept.items():
         counts = {word: words.count(word) for word in LOOKS}
         table.append({"case": name} | {word: str(n) for word, n in counts.items()} | {"of": str(len(words))})
-        parts, at = [], 0
-        for word, n in counts.items():
-            if n:
-                said = f"{word}: {n} of {len(words)}"
-                parts.append(Segment(100 * at / len(words), 100 * n / len(words), LOOKS[word], said))
-            at += n
+        parts = [
+            Segment(0, 100 * n / len(words), LOOKS[word], f"{word}: {n} of {len(words)}") for word, n in counts.items()
+        ]
         text = f"{', '.join(f'{n} {word}' for word, n in counts.items() if n)}; of {len(words)}"
-        cells.append(Cell(name, "", Style(GREY, "", 0), NOTHING, name, text, name, segments=parts))
+        cells.append(Cell(name, "", Style(GREY, "", 0), NOTHING, name, text, name, segments=stacked(parts)))
     seen = [word for word in LOOKS if any(word in words for words in kept.values())]
     key = [(marks.swatch(*LOOKS[word]), word) for word in seen]
     found = tables.frame(table)

@@ -13,7 +13,7 @@ from typing import Any
 from hypatia_lab import formats, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.language import GREY, FigureError
-from hypatia_lab.figures.mark_rows import Segment, bars, draw
+from hypatia_lab.figures.mark_rows import Segment, bars, draw, stacked
 from hypatia_lab.figures.probe_rows import WHO, Configuration, identity, lane, nothing, process_count, read
 from hypatia_lab.figures.probes import short_kernel
 from hypatia_lab.formats import absent
@@ -39,13 +39,13 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     kernels = {what: _by_way(details, topics) for what, topics in PARTS.items()}
     cells, rows = [], []
     for config in configs:
-        parts, pieces, at = _parts(config, kernels), [], 0.0
-        for part in parts:
+        parts, pieces = _parts(config, kernels), []
+        for number, part in enumerate(parts):
             said = f"{short_kernel(part.kernel)}, {part.launches}×, {part.what}: {formats.number(part.size)} MB"
-            look, strength = (config.look.colour, STRIPED[part.what]), 1.0 if len(pieces) % 2 == 0 else 0.7
-            pieces.append(Segment(at, part.size, look, said, strength))
-            at += part.size
-        cells.append(lane(config, fields, text=f"{formats.number(at)} MB", segments=pieces))
+            look, strength = (config.look.colour, STRIPED[part.what]), 0.7 if number % 2 else 1.0
+            pieces.append(Segment(0, part.size, look, said, strength))
+        whole = sum((part.size for part in parts), 0.0)
+        cells.append(lane(config, fields, text=f"{formats.number(whole)} MB", segments=stacked(pieces)))
         names = list(dict.fromkeys(part.kernel for part in parts)) or [formats.MISSING]
         rows += [_row(config, name, [part for part in parts if part.kernel == name]) for name in names]
     key = [(marks.swatch(GREY, pattern), what) for what, pattern in STRIPED.items()]

@@ -6,20 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab.claims import ANY, VERDICTS, Judgement
+from hypatia_lab.claims import VERDICTS, Judgement
 from hypatia_lab.figures.axes import extent, ratios_axis
-from hypatia_lab.figures.language import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    RED,
-    SKY,
-    WINE,
-    FigureError,
-    Style,
-)
+from hypatia_lab.figures.language import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, WINE, FigureError, Style
 from hypatia_lab.figures.mark_rows import NOTHING, Block, Cell, Segment, bars, draw
 from hypatia_lab.tables import claims as claim_tables
 
@@ -46,7 +35,7 @@ def verdicts(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, Any]:
     Rows of :func:`hypatia_lab.claims.statements`. Claims that no machine decides count with every machine. Raises
     :class:`FigureError` when there is no claim.
     """
-    rows = [row for row in claim_rows if row.machine in (machine, ANY)]
+    rows = claim_tables.on(claim_rows, machine)
     if not rows:
         raise FigureError(f"verdicts: no claims judged on {machine!r}")
     counts = Counter((row.document, row.verdict) for row in rows)

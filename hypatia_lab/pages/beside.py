@@ -8,6 +8,7 @@ from typing import Any
 from hypatia_lab import intervals
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.readings import quickest
 from hypatia_lab.results import Row
 
 _PLACE = ("machine", "experiment", "clock", "operation", "shape", "dtype", "math", "direction", "variant")
@@ -33,5 +34,4 @@ def error(data: Evidence, row: Row, **changes: Any) -> float:
 def rival(data: Evidence, row: Row) -> Row | None:
     """The fastest peer of ``row``, at its own place; None where none was timed."""
     place = {name: getattr(row, name) for name in _PLACE[:-1]}
-    peers = [peer for peer in data.select(**place, origin="peer") if peer.timed and peer.variant != row.variant]
-    return min(peers, key=lambda peer: peer.median_us, default=None)
+    return quickest(peer for peer in data.select(**place, origin="peer") if peer.variant != row.variant)

@@ -140,11 +140,14 @@ def show_claims(data: Evidence, chosen: str | Sequence[claims.Claim]) -> None:
 
     Or of the statements that the claims ``chosen`` are parts of, such as a reader's own.
     """
-    known = claims.ledger()
-    picked = [claim for claim in known if chosen in claim.pages] if isinstance(chosen, str) else chosen
-    leads, known = {claim.lead for claim in picked}, {claim.id: claim for claim in (*known, *picked)}
-    parts = [claim for claim in known.values() if claim.lead in leads]
-    stated = claims.statements(claims.judge(data.records, parts), parts)
+    if isinstance(chosen, str):
+        leads = {claim.lead for claim in claims.ledger() if chosen in claim.pages}
+        stated = [row for row in data.stated if row.id in leads]
+    else:
+        leads = {claim.lead for claim in chosen}
+        known = {claim.id: claim for claim in (*claims.ledger(), *chosen)}
+        parts = [claim for claim in known.values() if claim.lead in leads]
+        stated = claims.statements(claims.judge([*data.measured.values()], parts), parts)
     for name in tabs(data):
         claim_tables.show_claims(stated, name)
 

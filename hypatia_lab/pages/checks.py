@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations)
-from hypatia_lab import formats
+from hypatia_lab import formats, tables
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import Workload
@@ -65,8 +65,6 @@ def bounds() -> Any:
 
     A column a dtype and way to multiply; what ReLUs near 0 add is left out.
     """
-    import pandas
-
     typical = {
         "linear_relu": ((1024, 784, 2048), ("y", "grad_weight")),
         "mlp": ((256, 784, 512, 3, 128), ("y",)),
@@ -83,4 +81,4 @@ def bounds() -> Any:
                 work = Workload(operation, shape, dtype, math_mode, "forward_backward")
                 row[kind] = formats.number(work.tolerance(part))
             out.append(row)
-    return pandas.DataFrame(out)
+    return tables.frame(out)

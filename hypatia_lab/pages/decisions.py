@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals, results, tables, variants
 from hypatia_lab.experiments import units
 from hypatia_lab.figures.axes import ratio_axis
 from hypatia_lab.figures.ceilings import Point
-from hypatia_lab.figures.language import BLUE, SHAPES, Style, ordered
+from hypatia_lab.figures.drawn_rows import ordered
+from hypatia_lab.figures.language import BLUE, PRECISIONS, SHAPES, Style
 from hypatia_lab.figures.mark_rows import Block, Cell, draw
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.numbers import ratio
+from hypatia_lab.pages.readings import quickest
 from hypatia_lab.results import Row
 
 EAGER = ("aten_fusion", "mlp_models", "diffraction", "conv_block")
@@ -36,7 +38,6 @@ SWEPT = {"fused_mlp": ("65536x64", "65536x128")}
 """Experiment → its shapes that count: of a sweep over sizes not every point is a workload of its own."""
 COMPILED = ("diffraction",)
 """Operations of which no library has a call: the compiler is the only peer."""
-PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "float16/ieee")
 
 
 def is_kernel(row: Row) -> bool:
@@ -55,11 +56,6 @@ def _fuses(row: Row) -> bool:
     known = variants.variants(row.operation).get(row.variant)
     fused = is_kernel(row) and known is not None and bool(FUSING & set(known.tags))
     return (row.variant == "epilogue" or fused) and not splits(row)
-
-
-def quickest(rows: Iterable[Row]) -> Row | None:
-    """The row of least time; None where there is none."""
-    return min(rows, key=lambda row: row.median_us, default=None)
 
 
 def named(row: Row) -> str:
@@ -81,7 +77,7 @@ def launched(data: Evidence, machine: str) -> list[tuple[Point, intervals.Interv
 
 def balance(data: Evidence, machine: str) -> dict[str, float]:
     """dtype/math → FLOP per byte at which the best measured rates of both take equally long, warm."""
-    best, clock = results.ceilings(data.of(machine)), data.primary(machine)
+    best, clock = data.measured[machine].ceilings, data.primary(machine)
     bandwidth = best.get(("copy", "", clock))
     rates = {precision: best.get(("matmul", precision, clock)) for precision in PRECISIONS}
     return {precision: rate / bandwidth for precision, rate in rates.items() if rate and bandwidth}
@@ -208,9 +204,8 @@ def busy(data: Evidence, machine: str) -> list[dict[str, str]]:
     topics = {topic: unit for unit, topic in units.TOPICS.items()} | {"kernel_time": "us"}
     for line in data.details(machine=machine, experiment=COUNTED, case=units.CASE, status="ok"):
         if line["topic"] in topics:
-            shape, direction = "x".join(map(str, line["shape"])), line.get("direction", "forward")
-            work = "/".join([line["operation"], shape, line["dtype"], line["math"], direction])
-            found.setdefault((work, line["variant"], line["name"]), {})[topics[line["topic"]]] = line["values"][0]
+            own = found.setdefault((results.workload(line), line["variant"], line["name"]), {})
+            own[topics[line["topic"]]] = line["values"][0]
     return [
         {
             "work": formats.workload(work),

@@ -49,20 +49,18 @@ def counts() -> list[dict[str, str]]:
 
 def corrections() -> list[dict[str, str]]:
     """What a document says and what its own figures give: a line a part that fails, in each the farthest off first."""
-    lines = []
-    for claim in sorted(wrong(), key=lambda claim: (claim.document, -_distance(claim))):
-        lines.append(
-            {
-                "id": claim.id,
-                "document": claim.document,
-                "it says": claim.claim,
-                "claimed": claimed_text(claim.claimed, claim.unit),
-                "its own figures give": quantity_text(_given(claim), claim.unit),
-                "off by": _off(claim),
-                "why": f"{claim.expression}. {claim.why} Section of the document: {claim.section}.",
-            }
-        )
-    return lines
+    return [
+        {
+            "id": claim.id,
+            "document": claim.document,
+            "it says": claim.claim,
+            "claimed": claimed_text(claim.claimed, claim.unit),
+            "its own figures give": quantity_text(_given(claim), claim.unit),
+            "off by": _off(claim),
+            "why": f"{claim.expression}. {claim.why} Section of the document: {claim.section}.",
+        }
+        for claim in sorted(wrong(), key=lambda claim: (claim.document, -_distance(claim)))
+    ]
 
 
 def _given(claim: Claim) -> float:

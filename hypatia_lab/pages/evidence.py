@@ -13,7 +13,7 @@ from typing import Any
 from hypatia_lab import records, results
 from hypatia_lab.claims import Judgement
 from hypatia_lab.messages import unknown
-from hypatia_lab.results import Row, visits
+from hypatia_lab.results import Measured, Row, visits
 
 MODES = ("recorded", "measure")
 PRESETS = ("quick", "seed", "full")
@@ -140,13 +140,18 @@ class Evidence:
         decided = Counter(on for said in self.verdicts.values() for on, word in said.items() if word not in UNJUDGED)
         return sorted(named, key=lambda name: (self.primary(name) != "graph", -decided[name], -found[name]))
 
+    @functools.cached_property
+    def measured(self) -> dict[str, Measured]:
+        """Machine → what it measured on its visit, as verdicts see it."""
+        return {own.machine: own for own in results.measured(self.records)}
+
     def of(self, machine: str) -> list[records.Record]:
         """The records of one machine."""
-        return [record for record in self.records if record.machine == machine]
+        return [*self.measured[machine].records] if machine in self.measured else []
 
     def primary(self, machine: str) -> str:
         """The clock verdicts rest on: ``graph`` on a GPU (no launch overhead), ``hot`` on a CPU."""
-        return results.primary_clock(self.of(machine)[0].run["device"])
+        return self.measured[machine].clock
 
     def details(self, **wanted: Any) -> list[dict[str, Any]]:
         """Detail lines whose keys equal ``wanted`` (a tuple or list: any), with machine, device and experiment."""
@@ -175,7 +180,7 @@ class Evidence:
         """What these records make of every claim of the ledger as a whole, one judgement a claim and machine."""
         from hypatia_lab import claims
 
-        return claims.statements(claims.judge(self.records))
+        return claims.statements(claims.judge([*self.measured.values()]))
 
     @property
     def documents(self) -> list[Judgement]:

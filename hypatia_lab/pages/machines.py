@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypatia_lab import formats, results
+from hypatia_lab import formats
+from hypatia_lab.figures.language import PRECISIONS
 from hypatia_lab.pages import by_machine
+from hypatia_lab.pages.decisions import balance
 from hypatia_lab.pages.evidence import Evidence
-
-PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "float16/ieee")
 
 
 def named(data: Evidence) -> list[dict[str, str]]:
@@ -33,7 +33,7 @@ def rates(data: Evidence) -> list[dict[str, Any]]:
     for label, quantity, precision, clock in kinds:
         line = {"best rate of": label}
         for name, called in by_machine.called(data).items():
-            best = results.ceilings(data.of(name)).get((quantity, precision, clock or data.primary(name)))
+            best = data.measured[name].ceilings.get((quantity, precision, clock or data.primary(name)))
             line[called] = formats.scaled(best, units[quantity])
         lines.append(line)
     return lines
@@ -42,11 +42,4 @@ def rates(data: Evidence) -> list[dict[str, Any]]:
 def balances(data: Evidence) -> list[tuple[str, str, float]]:
     """Machine, precision and the operations per byte at which its best product and its best warm copy take equally
     long."""
-    found = []
-    for name in data.machines:
-        best, clock = results.ceilings(data.of(name)), data.primary(name)
-        for precision in PRECISIONS:
-            rate, copy = best.get(("matmul", precision, clock)), best.get(("copy", "", clock))
-            if rate and copy:
-                found.append((name, precision, rate / copy))
-    return found
+    return [(name, kind, turn) for name in data.machines for kind, turn in balance(data, name).items()]

@@ -3,6 +3,8 @@
 A chapter's own modules, and anything that one page alone needs, a notebook imports by name.
 """
 
+# ruff: noqa: F401 (what it offers is what it imports)
+
 import pandas
 from IPython.core.display import Markdown
 from IPython.display import display
@@ -14,32 +16,3 @@ from hypatia_lab.figures import probes as probe_figures
 from hypatia_lab.pages import by_machine, cards, readings, source
 from hypatia_lab.pages.numbers import count, fixed, ratio, say, share, span, table, time
 from hypatia_lab.tables import claims as claim_tables
-
-__all__ = [
-    "Markdown",
-    "by_machine",
-    "cards",
-    "ceiling_figures",
-    "claim_tables",
-    "claims",
-    "comparisons",
-    "count",
-    "display",
-    "drawings",
-    "figures",
-    "fixed",
-    "formats",
-    "over_size",
-    "pandas",
-    "readings",
-    "probe_figures",
-    "ratio",
-    "results",
-    "say",
-    "share",
-    "source",
-    "span",
-    "table",
-    "tables",
-    "time",
-]

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import formats, records, results, tables
-from hypatia_lab.figures.language import contenders, singles
-from hypatia_lab.formats import absent
+from hypatia_lab.figures.drawn_rows import singles
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import beside
 from hypatia_lab.pages.evidence import Evidence
@@ -42,11 +41,6 @@ def failures(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.origin == "own" and row.status in FAILED]
 
 
-def can_compare(rows: Sequence[Row]) -> bool:
-    """Whether there is a ratio to draw: a variant beside the baseline, both timed."""
-    return any(not absent(row.ratio) for row in contenders(rows))
-
-
 def can_limit(rows: Sequence[Row]) -> bool:
     """Whether there is a time to draw."""
     return any(row.timed for row in singles(rows))
@@ -54,7 +48,7 @@ def can_limit(rows: Sequence[Row]) -> bool:
 
 def can_place(data: Evidence, machine: str, rows: Sequence[Row]) -> bool:
     """Whether there is a roofline to draw: FLOPs were given, something was timed, and a ceiling is known."""
-    rates, clock = results.ceilings(data.of(machine)), data.primary(machine)
+    rates, clock = data.measured[machine].ceilings, data.primary(machine)
     timed = [row for row in singles(rows) if row.flops and row.traffic and row.timed]
     known = any(("matmul", f"{row.dtype}/{row.math}", clock) in rates for row in timed)
     return known and ("copy", "", clock) in rates

@@ -15,7 +15,7 @@ from hypatia_lab.claims import ANY, VERDICTS, Contents, Judgement
 from hypatia_lab.figures import verdicts
 from hypatia_lab.formats import MISSING
 from hypatia_lab.intervals import estimate as rare
-from hypatia_lab.pages import own_kernel
+from hypatia_lab.pages import readings
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.tables import claims as claim_tables
 
@@ -33,7 +33,7 @@ class Report:
     def stated(self) -> list[Judgement]:
         """The verdicts of the records on the report's claims, one a claim and machine."""
         parts = list(self.ledger.claims)
-        return claims.statements(claims.judge(self.data.records, parts), parts)
+        return claims.statements(claims.judge([*self.data.measured.values()], parts), parts)
 
     def compared_on(self, machine: str) -> bool:
         """Whether ``machine`` measured a figure that stands beside one of a claim."""
@@ -109,7 +109,7 @@ def read(folder: Path) -> Report:
 
 def comparable(data: Evidence, machine: str) -> bool:
     """Whether ``machine`` timed something beside its baseline, of which there is a ratio to draw."""
-    return own_kernel.can_compare(data.leading(machine))
+    return readings.compared(data.leading(machine))
 
 
 def measured(data: Evidence, machine: str) -> list[Any]:

@@ -11,7 +11,7 @@ from hypatia_lab import formats, intervals, variants
 from hypatia_lab.figures import shares as share_figure
 from hypatia_lab.figures.shares import AHEAD, BEHIND, LEVEL, NONE
 from hypatia_lab.intervals import Interval
-from hypatia_lab.pages import beside
+from hypatia_lab.pages import beside, readings
 from hypatia_lab.pages.by_machine import device
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.readings import labelled
@@ -61,13 +61,12 @@ def families(data: Evidence, machine: str, experiment: str = "") -> dict[str, Sh
 
 def own(forms: dict[str, Row]) -> Row | None:
     """The quickest form of the lab's at one shape; what the dispatcher chose is none of its own."""
-    rows = [row for row in forms.values() if row.origin == "own" and row.variant != "dispatched"]
-    return min(rows, key=lambda row: row.median_us, default=None)
+    return readings.quickest(row for row in forms.values() if row.origin == "own" and row.variant != "dispatched")
 
 
 def quickest(forms: dict[str, Row], names: Sequence[str] = FORMS) -> Row | None:
     """The quickest of the forms called ``names``, PyTorch's, at one shape."""
-    return min((forms[name] for name in names if name in forms), key=lambda row: row.median_us, default=None)
+    return readings.fastest([*forms.values()], names)
 
 
 def word(found: Interval) -> str:

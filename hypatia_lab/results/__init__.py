@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from hypatia_lab import formats, intervals
@@ -213,11 +213,6 @@ class Row:
         return formats.time(self.time)
 
     @property
-    def takes(self) -> str:
-        """The same for a sentence: in words where it says nothing."""
-        return formats.lasts(self.time)
-
-    @property
     def attained(self) -> str:
         """The share of its limit that it reaches, in a sentence; empty where no limit is known, or no time."""
         unknown = math.isnan(self.limit_us) or self.time.doubt
@@ -348,16 +343,64 @@ def _believed(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> 
     return cell
 
 
-def rows(records: Sequence[Record]) -> list[Row]:
-    """A row a cell. One that was too fast is ok once the machine's ceilings, measured again, allow its time."""
+@dataclass(frozen=True)
+class Measured:
+    """What one ``machine`` measured, put together once for all who judge it or tell of it: its ``records``, with the
+    detail lines in them, and what follows from all of them together."""
+
+    machine: str
+    records: tuple[Record, ...]
+
+    @cached_property
+    def ceilings(self) -> dict[tuple[str, str, str], float]:
+        """Its :func:`ceilings`."""
+        return ceilings(self.records)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """A row a cell, record by record."""
+        return tuple(row for record in self.records for row in self.rows_of(record))
+
+    def rows_of(self, record: Record) -> tuple[Row, ...]:
+        """Those of one of its records. What was too fast is ok once its ceilings, measured again, allow the time."""
+        return _rows_of(record, frozenset(self.ceilings.items()), self._copies)
+
+    @cached_property
+    def _copies(self) -> frozenset[tuple[tuple[str, int], float]]:
+        return frozenset(copies(self.records).items())
+
+    @property
+    def device(self) -> str:
+        """``cuda`` or ``cpu``."""
+        return self.records[0].run["device"]
+
+    @property
+    def model(self) -> str:
+        """What its device is called."""
+        return self.records[0].device_name
+
+    @property
+    def clock(self) -> str:
+        """Its :func:`primary_clock`."""
+        return primary_clock(self.device)
+
+    @cached_property
+    def started(self) -> dict[str, str]:
+        """Experiment → when its record was begun."""
+        return {record.experiment: record.run["started"] for record in self.records}
+
+
+def measured(records: Iterable[Record]) -> list[Measured]:
+    """What each machine measured, in order of its first record."""
     by_machine: dict[str, list[Record]] = {}
     for record in records:
         by_machine.setdefault(record.machine, []).append(record)
-    out = []
-    for own in by_machine.values():
-        best, swept = frozenset(ceilings(own).items()), frozenset(copies(own).items())
-        out += [row for record in own for row in _rows_of(record, best, swept)]
-    return out
+    return [Measured(name, tuple(own)) for name, own in by_machine.items()]
+
+
+def rows(records: Iterable[Record]) -> list[Row]:
+    """The rows of all that ``records`` are of, machine by machine."""
+    return [row for own in measured(records) for row in own.rows]
 
 
 @lru_cache(maxsize=256)  # a page and whoever judges its claims ask for the same ones
@@ -412,7 +455,6 @@ def _row(
     best: dict[tuple[str, str, str], float],
     swept: dict[tuple[str, int], float],
 ) -> Row:
-    shape = "x".join(map(str, cell["shape"]))
     base = index.get(cell_key(cell | {"variant": cell["baseline"]}))
     medians, against = (one["medians_us"] if one and one["status"] == "ok" else [] for one in (cell, base))
     found = _quotient(against, medians)
@@ -425,8 +467,8 @@ def _row(
         **figures,
         machine=record.machine,
         experiment=record.experiment,
-        workload="/".join((cell["operation"], shape, cell["dtype"], cell["math"], cell["direction"])),
-        shape=shape,
+        workload=workload(cell),
+        shape="x".join(map(str, cell["shape"])),
         median_us=across(medians).value,
         ratio=found.value,
         ratio_low=found.low,
@@ -438,6 +480,12 @@ def _row(
     )
 
 
+def workload(line: dict[str, Any]) -> str:
+    """operation/shape/dtype/math/direction of a cell or of a detail, which is forward unless it says otherwise."""
+    shape, direction = "x".join(map(str, line["shape"])), line.get("direction", "forward")
+    return "/".join((line["operation"], shape, line["dtype"], line["math"], direction))
+
+
 def table(records: Sequence[Record]) -> Any:
     """:func:`rows` as a pandas DataFrame with the contract's :data:`COLUMNS`."""
     import pandas
@@ -445,8 +493,13 @@ def table(records: Sequence[Record]) -> Any:
     return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in rows(records)], columns=COLUMNS)
 
 
-def agreement(records: Sequence[Record], everything: Sequence[Row] | None = None) -> list[dict[str, Any]]:
-    """The A/A control, one row a machine. ``everything`` are the :func:`rows` of ``records``, where they are at hand.
+def agreement(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """The A/A :func:`control` of each machine that has one."""
+    return [found for own in measured(records) if (found := control(own))]
+
+
+def control(of: Measured) -> dict[str, Any] | None:
+    """The A/A control of a machine; None where it measured no pair.
 
     One pair a workload and experiment, at the primary clock: more clocks of one pair would not be independent pairs.
     Keys: machine, pairs (A/A pairs measured), differences (pairs whose 95% interval excludes 1), rate with its exact
@@ -457,32 +510,25 @@ def agreement(records: Sequence[Record], everything: Sequence[Row] | None = None
     """
     import numpy
 
-    out = []
-    everything = rows(records) if everything is None else everything
-    primary = {record.machine: primary_clock(record.run["device"]) for record in records}
-    for machine in dict.fromkeys(row.machine for row in everything):
-        own = [row for row in everything if row.machine == machine and row.clock == primary[machine]]
-        pairs = [row for row in own if row.is_twin and not math.isnan(row.ratio_low)]
-        if not pairs:
-            continue
-        differences = sum(not row.ratio_low <= 1 <= row.ratio_high for row in pairs)
-        halves = [math.sqrt(row.ratio_high / row.ratio_low) - 1 for row in pairs]
-        rate = intervals.share(differences, len(pairs))
-        out.append(
-            {
-                "machine": machine,
-                "pairs": len(pairs),
-                "differences": differences,
-                "rate": rate.value,
-                "rate_low": rate.low,
-                "rate_high": rate.high,
-                "p": intervals.false_rate_p(differences, len(pairs)),
-                "together": _together(pairs, own),
-                "detectable": float(numpy.quantile(halves, 0.5)),
-                "detectable_90": float(numpy.quantile(halves, 0.9)),
-            }
-        )
-    return out
+    own = [row for row in of.rows if row.clock == of.clock]
+    pairs = [row for row in own if row.is_twin and not math.isnan(row.ratio_low)]
+    if not pairs:
+        return None
+    differences = sum(not row.ratio_low <= 1 <= row.ratio_high for row in pairs)
+    halves = [math.sqrt(row.ratio_high / row.ratio_low) - 1 for row in pairs]
+    rate = intervals.share(differences, len(pairs))
+    return {
+        "machine": of.machine,
+        "pairs": len(pairs),
+        "differences": differences,
+        "rate": rate.value,
+        "rate_low": rate.low,
+        "rate_high": rate.high,
+        "p": intervals.false_rate_p(differences, len(pairs)),
+        "together": _together(pairs, own),
+        "detectable": float(numpy.quantile(halves, 0.5)),
+        "detectable_90": float(numpy.quantile(halves, 0.9)),
+    }
 
 
 def _together(pairs: Sequence[Row], own: Sequence[Row]) -> float:

@@ -117,8 +117,6 @@ def expectations(found: Sequence[Across]) -> list[Expectation]:
     mean, as in :func:`intervals.prediction`, with n the fewest chips and t for n − 1 degrees of freedom: the ratios of
     one chip may go up and down together. Where they scatter differently, 95% holds of them on average.
     """
-    from scipy.special import stdtrit
-
     kinds: dict[Kind, list[list[float]]] = {}
     for one in found:
         if len(one.values) > 1:
@@ -133,7 +131,7 @@ def expectations(found: Sequence[Across]) -> list[Expectation]:
         half = math.nan
         if enough:
             variance = sum(x * x for apart in counted for x in apart) / sum(len(apart) - 1 for apart in counted)
-            half = float(stdtrit(n - 1, 0.5 + intervals.CONFIDENCE / 2)) * math.sqrt(variance * (1 + 1 / n))
+            half = float(intervals.student(n - 1)) * math.sqrt(variance * (1 + 1 / n))
         out.append(Expectation(clock, tuned, n, len(counted), within, math.exp(-half), math.exp(half)))
     return out
 

@@ -131,13 +131,17 @@ def _facts(record: Record) -> dict[str, str]:
     return named | {"commit": commit, "measured": record.run["started"][:10]}
 
 
+def processes(lines: Iterable[Sequence[float | None]], what: str = "process") -> str:
+    """The fewest and the most processes that gave a value of ``lines``, which have one a process, in words."""
+    counts = {sum(not absent(value) for value in one) for one in lines} - {0}
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f"{least if least == most else f'{least} to {most}'} {what}{'' if most == 1 else 'es'}"
+
+
 def _processes(record: Record) -> str:
-    """The fewest and the most processes that gave a value of a record, in words."""
     lines = [cell["medians_us"] for cell in record.cells]
     lines += [line["values"] for line in record.details if line["topic"] != "timeline"]  # its values are no processes
-    counts = {sum(value is not None for value in one) for one in lines} - {0}
-    least, most = min(counts, default=0), max(counts, default=0)
-    return f"{least if least == most else f'{least} to {most}'} process{'' if most == 1 else 'es'}"
+    return processes(lines)
 
 
 def _seconds(record: Record) -> tuple[str, ...]:
@@ -154,19 +158,18 @@ def machines_table(records: Sequence[Record]) -> Any:
     if not records:
         raise TableError("machines_table: no records; measure this machine first")
     columns: dict[str, dict[str, str]] = {}
-    for machine in dict.fromkeys(r.machine for r in records):
-        own = [r for r in records if r.machine == machine]
+    for own in results.measured(records):
         column: dict[str, list[str]] = {}
-        for record in own:
+        for record in own.records:
             for label, text in _facts(record).items():
                 if text not in column.setdefault(label, []):
                     column[label].append(text)
-        columns[machine] = {label: "; ".join(sorted(texts)) for label, texts in column.items()}
-        runs = (f"{r.experiment} ({', '.join((r.run['preset'], _processes(r), *_seconds(r)))})" for r in own)
-        columns[machine]["experiments"] = "; ".join(runs)
-        for (quantity, precision, clock), rate in sorted(results.ceilings(own).items()):
+        found = columns[own.machine] = {label: "; ".join(sorted(texts)) for label, texts in column.items()}
+        runs = (f"{r.experiment} ({', '.join((r.run['preset'], _processes(r), *_seconds(r)))})" for r in own.records)
+        found["experiments"] = "; ".join(runs)
+        for (quantity, precision, clock), rate in sorted(own.ceilings.items()):
             label = " ".join(("best", quantity, precision)).strip() + f", {clock} clock"
-            columns[machine][label] = scaled(rate, "B/s" if quantity == "copy" else "FLOP/s")
+            found[label] = scaled(rate, "B/s" if quantity == "copy" else "FLOP/s")
     known = [label for label, _ in _FACTS.values()]
     labels = sorted(
         dict.fromkeys(label for column in columns.values() for label in column),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html as markup
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals
 from hypatia_lab.claims import ANY, GROUPS, VERDICTS, Judgement
+from hypatia_lab.claims.words import SUMS
 from hypatia_lab.formats import MISSING, absent, number, span, with_unit
 from hypatia_lab.tables import TableError, frame, html, html_column
 
@@ -99,18 +100,11 @@ def claims_table(claim_rows: Sequence[Judgement]) -> Any:
         raise TableError("claims_table: no claims; the ledger is empty, or the filter let nothing through")
     return frame(
         [
-            {
-                "id": row.id,
-                "verdict": word(row),
-                "claimed": asked(row),
-                "measured": judged(row),
-                "claim": row.claim,
-                "bound": quantity_text(row.bound, row.unit),
-                "machine": _machine(row.machine),
-                "program": whose(row) or MISSING,
-                "section": row.section,
-                "reason": row.reason or MISSING,
-            }
+            {"id": row.id}
+            | _figures(row)
+            | {"claim": row.claim}
+            | {"bound": quantity_text(row.bound, row.unit), "machine": _machine(row.machine)}
+            | {"program": whose(row) or MISSING, "section": row.section, "reason": row.reason or MISSING}
             for row in claim_rows
         ]
     )
@@ -134,9 +128,9 @@ def judged(row: Judgement) -> str:
     return formats.interval(row.measured, row.low, row.high, row.unit) + count
 
 
-def _on(claim_rows: Sequence[Judgement], machines: Sequence[str]) -> list[Judgement]:
-    """The rows of ``machines`` (empty: all), and those that no machine decides."""
-    return [row for row in claim_rows if not machines or row.machine in (*machines, ANY)]
+def on(claim_rows: Sequence[Judgement], machine: str) -> list[Judgement]:
+    """The rows of ``machine``, and those that no machine decides."""
+    return [row for row in claim_rows if row.machine in (machine, ANY)]
 
 
 def _machine(name: str) -> str:
@@ -149,19 +143,14 @@ def verdicts_by_seed(claim_rows: Sequence[Judgement], machine: str) -> Any:
     Rows of :func:`hypatia_lab.claims.statements`. Claims that no machine decides count with every machine, so that a
     line adds up to the document's claims. Raises :class:`TableError` when there is no claim.
     """
-    rows = [row for row in claim_rows if row.machine in (machine, ANY)]
+    rows = on(claim_rows, machine)
     if not rows:
         raise TableError(f"verdicts_by_seed: no claims judged on {machine!r}")
-    counts = Counter((row.document, row.verdict) for row in rows)
     present = [verdict for verdict in VERDICTS if any(row.verdict == verdict for row in rows)]
     lines = []
     for seed in [*dict.fromkeys(row.document for row in rows), "all"]:
-        own = {
-            verdict: sum(n for (one, v), n in counts.items() if v == verdict and seed in (one, "all"))
-            for verdict in present
-        }
-        line = {"document": seed} | {verdict_text(verdict): n for verdict, n in own.items()}
-        lines.append(line | {"all": sum(own.values())})
+        own = Counter(row.verdict for row in rows if seed in (row.document, "all"))
+        lines.append({"document": seed} | {verdict_text(one): own[one] for one in present} | {"all": own.total()})
     return frame(lines)
 
 
@@ -171,29 +160,41 @@ def show_claims(claim_rows: Sequence[Judgement], machine: str) -> None:
     A line a claim: id, verdict, claimed, measured and the claim, with its parts folded beneath it. Those of which
     nothing was measured are folded away beneath the table. Nothing is displayed where there is no row.
     """
+    if own := on(claim_rows, machine):
+        _show(own, "figures and reasons", {"Not measured here": ("not_testable", *SUMS)})
+
+
+def _show(rows: Sequence[Judgement], parts: str, apart: Mapping[str, Sequence[str]], more: Sequence[str] = ()) -> None:
+    """Display a line a claim, its parts folded beneath it under the heading ``parts``.
+
+    Those with the words that a summary in ``apart`` stands for are folded away beneath it. With ``more`` columns,
+    fields of a row, the others can be filtered.
+    """
     from IPython.display import display
 
-    own = _on(claim_rows, [machine])
-    unmeasured = ("not_testable", "adds_up", "inconsistent")
+    folded = {word for words in apart.values() for word in words}
+    others = {"": [word for word in VERDICTS if word not in folded]}
     form, text = [], []
-    for summary, rows in (
-        ("", [row for row in own if row.verdict not in unmeasured]),
-        ("Not measured here", [row for row in own if row.verdict in unmeasured]),
-    ):
-        if rows:
-            table = frame([_line(row) for row in rows])
+    for summary, words in (others | {**apart}).items():
+        if own := [row for row in rows if row.verdict in words]:
+            table = frame([_line(row) | {name: getattr(row, name) for name in more} for row in own])
             text.append(table.to_string(index=False))
-            table["figures and reasons"] = html_column(_parts(row) for row in rows)
-            form.append(html(table, folded={"figures and reasons": "claim"}, summary=summary, stacked=True))
-    if form:
-        form += _cautions(own)
-        display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
+            table[parts] = html_column(_parts(row) for row in own)
+            filterable = bool(more) and not summary
+            form.append(html(table, filterable=filterable, folded={parts: "claim"}, summary=summary, stacked=True))
+    # A caution is a machine's, and not a claim's: each is said once.
+    said = dict.fromkeys(part.caution for row in rows for part in row.parts if part.caution)
+    form += [f"<p>{markup.escape(caution)}</p>" for caution in said]
+    display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
 
 
 def _line(row: Judgement) -> dict[str, str]:
     """A claim on one machine as a line of a table."""
-    figures = {"verdict": word(row), "claimed": asked(row), "measured": judged(row)}
-    return {"id": row.id, "claim": row.claim} | figures
+    return {"id": row.id, "claim": row.claim} | _figures(row)
+
+
+def _figures(row: Judgement) -> dict[str, str]:
+    return {"verdict": word(row), "claimed": asked(row), "measured": judged(row)}
 
 
 def _set_on(row: Judgement) -> str:
@@ -213,23 +214,9 @@ def show_statements(claim_rows: Sequence[Judgement], machine: str) -> None:
     Rows of :func:`hypatia_lab.claims.statements`. What cannot be tested there is folded away beneath the others, in a
     table of its own. Raises :class:`TableError` when there is no claim.
     """
-    from IPython.display import display
-
-    own = _on(claim_rows, [machine])
-    if not own:
+    if not (own := on(claim_rows, machine)):
         raise TableError("show_statements: no claims; the ledger is empty, or the filter let nothing through")
-    form, text = [], []
-    for summary, rows in (
-        ("", [row for row in own if row.verdict != "not_testable"]),
-        ("Not testable here", [row for row in own if row.verdict == "not_testable"]),
-    ):
-        if rows:
-            table = frame([_line(row) | {"document": row.document} for row in rows])
-            text.append(table.to_string(index=False))
-            table["parts"] = html_column(_parts(row) for row in rows)
-            form.append(html(table, filterable=not summary, folded={"parts": "claim"}, summary=summary, stacked=True))
-    form += _cautions(own)
-    display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
+    _show(own, "parts", {"Not testable here": ("not_testable",)}, ["document"])
 
 
 def group_counts(claim_rows: Sequence[Judgement], machine: str) -> Any:
@@ -237,7 +224,7 @@ def group_counts(claim_rows: Sequence[Judgement], machine: str) -> Any:
 
     Rows of :func:`hypatia_lab.claims.statements`; a claim that no machine decides counts with every machine.
     """
-    found = Counter(row.verdict for row in _on(claim_rows, [machine]))
+    found = Counter(row.verdict for row in on(claim_rows, machine))
     lines = []
     for group, words in GROUPS.items():
         counts = [f"{verdict_text(verdict)} {found[verdict]}" for verdict in words if found[verdict]]
@@ -245,12 +232,6 @@ def group_counts(claim_rows: Sequence[Judgement], machine: str) -> Any:
         lines.append({"what became of it": group, "claims": str(total), "of which": ", ".join(counts) or MISSING})
     lines.append({"what became of it": "all", "claims": str(found.total()), "of which": MISSING})
     return frame(lines)
-
-
-def _cautions(rows: Sequence[Judgement]) -> list[str]:
-    """Each caution on the parts of ``rows`` once, as HTML: it is a machine's, and not a claim's."""
-    said = dict.fromkeys(part.caution for row in rows for part in row.parts if part.caution)
-    return [f"<p>{markup.escape(text)}</p>" for text in said]
 
 
 def _parts(row: Judgement) -> str:
