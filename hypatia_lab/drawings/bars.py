@@ -53,8 +53,8 @@ def bars(name: str, title: str, lanes: Sequence[Bar], *, mark: tuple[float, str]
         for number in range(len(lanes)):  # not across the words
             top = above + number * LANE + 23
             draw.line([(at, top - 3), (at, top + HIGH + 3)], colour=RED, stroke=3)
-        near = at < WIDTH / 2
-        draw.label(
-            at if near else at + 4, 14, f"| {mark[1]}" if near else f"{mark[1]} |", anchor="start" if near else "end"
-        )
+        if at < WIDTH / 2:
+            draw.label(at, 14, f"| {mark[1]}")
+        else:
+            draw.label(at + 4, 14, f"{mark[1]} |", anchor="end")
     return draw

@@ -31,6 +31,10 @@ def _n(value: float) -> str:
     return f"{round(value, 2) + 0.0:g}"
 
 
+def _path(points: Sequence[Point]) -> str:
+    return " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
+
+
 @dataclass
 class Canvas:
     """A drawing ``height`` units high: ``name`` (unique), ``title`` (its message), ``description`` (for who sees none).
@@ -55,6 +59,15 @@ class Canvas:
             return f'fill="url(#{where})"'
         return 'fill="none"' if look == "none" else f'fill="{colour}" fill-opacity="{OPACITY[look]}"'
 
+    def _add(
+        self, tag: str, colour: str, look: str = "none", stroke: float = 0, dashed: bool = False, **where: float | str
+    ) -> None:
+        """One element: ``where`` it lies, how it is filled, and its edge if it has one."""
+        place = " ".join(f'{name}="{one if isinstance(one, str) else _n(one)}"' for name, one in where.items())
+        edge = f' stroke="{colour}" stroke-width="{_n(stroke)}"' if stroke else ""
+        dash = ' stroke-dasharray="5 4"' if dashed else ""
+        self.parts.append(f"<{tag} {place} {self._fill(colour, look)}{edge}{dash}/>")
+
     def rectangle(
         self,
         x: float,
@@ -72,11 +85,7 @@ class Canvas:
         corner: float = 3,
     ) -> None:
         """A rectangle with ``text`` in its middle, lines of it parted by newlines."""
-        dash = ' stroke-dasharray="5 4"' if dashed else ""
-        self.parts.append(
-            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{_n(corner)}" '
-            f'{self._fill(colour, look)} stroke="{colour}" stroke-width="{_n(stroke)}"{dash}/>'
-        )
+        self._add("rect", colour, look, stroke, dashed, x=x, y=y, width=width, height=height, rx=corner)
         lines = text.count("\n")
         middle = y + height / 2 + 0.36 * size - lines * 0.625 * size
         if text:
@@ -98,51 +107,29 @@ class Canvas:
         for row in range(rows):
             for column in range(columns):
                 if inside := filled(row, column):
-                    self.parts.append(
-                        f'<rect x="{_n(x + column * wide)}" y="{_n(y + row * high)}" width="{_n(wide)}" '
-                        f'height="{_n(high)}" {self._fill(*inside)}/>'
-                    )
+                    self._add("rect", *inside, x=x + column * wide, y=y + row * high, width=wide, height=high)
         across = "".join(f"M{_n(x)} {_n(y + r * high)}h{_n(columns * wide)}" for r in range(rows + 1))
         down = "".join(f"M{_n(x + c * wide)} {_n(y)}v{_n(rows * high)}" for c in range(columns + 1))
-        self.parts.append(f'<path d="{across}{down}" fill="none" stroke="{INK}" stroke-width="{_n(stroke)}"/>')
+        self._add("path", INK, stroke=stroke, d=across + down)
 
-    def line(
-        self,
-        points: Sequence[Point],
-        *,
-        colour: str = INK,
-        dashed: bool = False,
-        stroke: float = 1.5,
-        end: bool = False,
-    ) -> None:
-        """A line through ``points``; with ``end``, an arrowhead at the last."""
-        dash = ' stroke-dasharray="5 4"' if dashed else ""
-        (x0, y0), (x1, y1) = points[-2:]
-        tip = list(points)
-        if end:
-            length, reach = math.hypot(x1 - x0, y1 - y0), 5 + 2 * stroke
-            along, across = ((x1 - x0) / length, (y1 - y0) / length), 0.45
-            x, y = x1 - reach * along[0], y1 - reach * along[1]
-            tip[-1] = (x, y)
-            side = (-along[1] * reach * across, along[0] * reach * across)
-            head = [(x1, y1), (x + side[0], y + side[1]), (x - side[0], y - side[1])]
-        path = " ".join(f"{_n(x)},{_n(y)}" for x, y in tip)
-        drawn = f'fill="none" stroke="{colour}" stroke-width="{_n(stroke)}"{dash}'
-        self.parts.append(f'<polyline points="{path}" {drawn}/>')
-        if end:
-            corners = " ".join(f"{_n(x)},{_n(y)}" for x, y in head)
-            self.parts.append(f'<polygon points="{corners}" fill="{colour}"/>')
+    def line(self, points: Sequence[Point], *, colour: str = INK, dashed: bool = False, stroke: float = 1.5) -> None:
+        """A line through ``points``."""
+        self._add("polyline", colour, "none", stroke, dashed, points=_path(points))
 
     def arrow(self, *points: Point, colour: str = INK, dashed: bool = False, stroke: float = 1.5) -> None:
         """A line through ``points`` with its head at the last."""
-        self.line(points, colour=colour, dashed=dashed, stroke=stroke, end=True)
+        (x0, y0), (x1, y1) = points[-2:]
+        length, reach = math.hypot(x1 - x0, y1 - y0), 5 + 2 * stroke
+        along, across = ((x1 - x0) / length, (y1 - y0) / length), 0.45
+        x, y = x1 - reach * along[0], y1 - reach * along[1]
+        side = (-along[1] * reach * across, along[0] * reach * across)
+        head = [(x1, y1), (x + side[0], y + side[1]), (x - side[0], y - side[1])]
+        self.line([*points[:-1], (x, y)], colour=colour, dashed=dashed, stroke=stroke)
+        self.parts.append(f'<polygon points="{_path(head)}" fill="{colour}"/>')
 
     def circle(self, x: float, y: float, radius: float, *, colour: str = INK, look: str = "none") -> None:
         """A circle round (x, y)."""
-        self.parts.append(
-            f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius)}" {self._fill(colour, look)} stroke="{colour}" '
-            'stroke-width="1.5"/>'
-        )
+        self._add("circle", colour, look, 1.5, cx=x, cy=y, r=radius)
 
     def label(
         self, x: float, y: float, text: str, *, anchor: str = "start", size: float = TEXT, bold: bool = False
@@ -150,12 +137,11 @@ class Canvas:
         """Text on the line ``y``, further lines below it; ``anchor`` is "start", "middle" or "end"."""
         weight = ' font-weight="bold"' if bold else ""
         for number, line in enumerate(text.split("\n")):
-            if not line:
-                continue
-            self.parts.append(
-                f'<text x="{_n(x)}" y="{_n(y + 1.25 * size * number)}" font-size="{_n(size)}" text-anchor="{anchor}" '
-                f'fill="{INK}"{weight}>{escape(line)}</text>'
-            )
+            if line:
+                self.parts.append(
+                    f'<text x="{_n(x)}" y="{_n(y + 1.25 * size * number)}" font-size="{_n(size)}" '
+                    f'text-anchor="{anchor}" fill="{INK}"{weight}>{escape(line)}</text>'
+                )
 
     def group(
         self, x: float, y: float, width: float, height: float, title: str, *, dashed: bool = False, below: bool = False

@@ -8,15 +8,21 @@ from hypatia_lab.drawings.canvas import BLUE, GREEN, LINE, RED, Canvas
 from hypatia_lab.drawings.constants import constants
 
 
-def _one_by_one(draw: Canvas, y: float, kernels: Sequence[str]) -> None:
-    """Device memory as a bar at ``y``; below it the kernels, each with a way down for what it reads and one up."""
+def _memory(draw: Canvas, y: float, title: str) -> None:
+    """Device memory as a bar at ``y``, below a title."""
+    draw.label(16, y - 10, title, bold=True)
     draw.rectangle(16, y, 408, 26, "device memory", colour=LINE, look="soft")
+
+
+def _one_by_one(draw: Canvas, title: str, kernels: Sequence[str]) -> None:
+    """Device memory, and below it the kernels, each with a way down for what it reads and one up."""
+    _memory(draw, 30, title)
     each = 408 / len(kernels)
     for number, kernel in enumerate(kernels):
         x = 16 + number * each
-        draw.rectangle(x + 4, y + 66, each - 8, 34, kernel, colour=RED, look="soft")
-        draw.arrow((x + 0.3 * each, y + 28), (x + 0.3 * each, y + 64), colour=RED)
-        draw.arrow((x + 0.7 * each, y + 64), (x + 0.7 * each, y + 28), colour=RED)
+        draw.rectangle(x + 4, 96, each - 8, 34, kernel, colour=RED, look="soft")
+        draw.arrow((x + 0.3 * each, 58), (x + 0.3 * each, 94), colour=RED)
+        draw.arrow((x + 0.7 * each, 94), (x + 0.7 * each, 58), colour=RED)
 
 
 def fused_mlp() -> Canvas:
@@ -31,10 +37,8 @@ def fused_mlp() -> Canvas:
         "out. Up to width 128 the weights of all layers are loaded once per block, and stay in shared memory.",
         404,
     )
-    draw.label(16, 20, f"A kernel an operation: {2 * len(kernels)} trips", bold=True)
-    _one_by_one(draw, 30, kernels)
-    draw.label(16, 172, "One kernel: 2 trips", bold=True)
-    draw.rectangle(16, 182, 408, 26, "device memory", colour=LINE, look="soft")
+    _one_by_one(draw, f"A kernel an operation: {2 * len(kernels)} trips", kernels)
+    _memory(draw, 182, "One kernel: 2 trips")
     draw.group(16, 264, 408, 128, "")
     layers = ("Linear\nReLU", "Linear\nReLU", "Linear")
     xs = [32, 173, 314]
@@ -64,16 +68,17 @@ def fused_conv_block() -> Canvas:
         "it holds, applies GELU and writes its strip of y.",
         420,
     )
-    draw.label(16, 20, "A kernel an operation", bold=True)
-    _one_by_one(draw, 30, ("Conv2d", "InstanceNorm2d", "GELU"))
+    _one_by_one(draw, "A kernel an operation", ("Conv2d", "InstanceNorm2d", "GELU"))
     draw.label(16, 172, "One kernel: a block a strip of the image", bold=True)
-    columns = ((16, 50, "strip\nof x"), (88, 82, "9 taps:\nsums in\nregisters"), (284, 82, "normalise,\nGELU"))
-    for number in range(3):
-        y = 190 + 62 * number
-        looks = ((LINE, "soft"), (BLUE, "strong"), (GREEN, "soft"))
-        for (x, wide, text), (colour, look) in zip(columns, looks, strict=True):
+    columns = (
+        (16, 50, "strip\nof x", LINE, "soft"),
+        (88, 82, "9 taps:\nsums in\nregisters", BLUE, "strong"),
+        (284, 82, "normalise,\nGELU", GREEN, "soft"),
+        (388, 40, "strip\nof y", LINE, "soft"),
+    )
+    for y in (190, 252, 314):
+        for x, wide, text, colour, look in columns:
             draw.rectangle(x, y, wide, 54, text, colour=colour, look=look)
-        draw.rectangle(388, y, 40, 54, "strip\nof y", colour=LINE, look="soft")
         for start, end in ((67, 87), (171, 188), (265, 283), (367, 387)):
             draw.arrow((start + 1, y + 27), (end, y + 27), colour=BLUE, stroke=2)
     draw.rectangle(
@@ -98,27 +103,15 @@ def e_graph() -> Canvas:
         "linear_relu one: it is chosen.",
         356,
     )
-    nodes: dict[str, tuple[float, tuple[tuple[str, str], ...]]] = {
-        "A": (8, (("relu(B)", ""), ("linear_relu(x, w, b)", RULES[1]))),
-        "B": (138, (("addmm(b, x, C)", ""), ("linear(x, w, b)", RULES[0]))),
-        "C": (268, (("transpose(w)", ""),)),
-    }
-    titles = {"A": "class A: the result", "B": "class B", "C": "class C"}
-    for name, (y, ways) in nodes.items():
-        draw.group(16, y, 408 if len(ways) > 1 else 180, 92 if len(ways) > 1 else 76, titles[name], dashed=True)
-        for number, (text, rule) in enumerate(ways):
-            best = rule == RULES[1]
-            x, wide = (28, 156) if number == 0 else (252, 160)
-            draw.rectangle(
-                x,
-                y + 32,
-                wide,
-                32,
-                text,
-                colour=GREEN if best else LINE,
-                look="soft",
-                stroke=3 if best else 1.5,
-            )
+    for name, y, size, ways in (
+        ("A: the result", 8, (408, 92), (("relu(B)", ""), ("linear_relu(x, w, b)", RULES[1]))),
+        ("B", 138, (408, 92), (("addmm(b, x, C)", ""), ("linear(x, w, b)", RULES[0]))),
+        ("C", 268, (180, 76), (("transpose(w)", ""),)),
+    ):
+        draw.group(16, y, *size, f"class {name}", dashed=True)
+        for (text, rule), (x, wide) in zip(ways, ((28, 156), (252, 160)), strict=False):
+            colour, stroke = (GREEN, 3) if rule == RULES[1] else (LINE, 1.5)
+            draw.rectangle(x, y + 32, wide, 32, text, colour=colour, look="soft", stroke=stroke)
             if rule:
                 draw.arrow((x - 66, y + 48), (x - 2, y + 48), colour=BLUE, stroke=2)
                 draw.label(x + wide / 2, y + 82, f"rule {rule}", anchor="middle")
@@ -143,13 +136,13 @@ def graph_replay() -> Canvas:
     )
     left, launch, kernel, count = 52, 71, 26, 5
 
-    def rows(y: float) -> None:
+    def rows(y: float, title: str) -> None:
+        draw.label(8, y - 10, title, bold=True)
         draw.label(8, y + 20, "CPU")
         draw.label(8, y + 64, "GPU")
         draw.arrow((left, y + 84), (432, y + 84))
 
-    draw.label(8, 20, "One by one", bold=True)
-    rows(30)
+    rows(30, "One by one")
     for number in range(count):
         x = left + number * launch
         draw.rectangle(x, 30, launch - 3, 30, f"launch {number}", colour=RED, look="soft")
@@ -157,8 +150,7 @@ def graph_replay() -> Canvas:
         if number:
             draw.rectangle(x - launch + kernel, 74, launch - kernel, 30, "idle", colour=LINE, dashed=True)
         draw.rectangle(x, 74, kernel, 30, str(number), colour=BLUE, look="strong")
-    draw.label(8, 164, "One replay", bold=True)
-    rows(174)
+    rows(174, "One replay")
     draw.rectangle(left, 174, launch + 9, 30, "replay", colour=RED, look="soft")
     for number in range(count):
         x = left + launch + 9 + number * kernel

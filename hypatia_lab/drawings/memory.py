@@ -58,18 +58,11 @@ def tiles() -> Canvas:
         400,
     )
     x0, x1, y0, y1 = 20, 20 + deep * size + 24, 36, 36 + deep * size + 28
-    draw.cells(
-        x0, y1, down, deep, (size, size), lambda r, c: (BLUE, "strong" if c == step else "soft") if r == row else None
-    )
-    draw.cells(
-        x1,
-        y0,
-        deep,
-        across,
-        (size, size),
-        lambda r, c: (BLUE, "strong" if r == step else "soft") if c == column else None,
-    )
-    draw.cells(x1, y1, down, across, (size, size), lambda r, c: (RED, "hatch") if (r, c) == (row, column) else None)
+    cell = size, size
+    now, needed, sums = (BLUE, "strong"), (BLUE, "soft"), (RED, "hatch")
+    draw.cells(x0, y1, down, deep, cell, lambda r, c: (now if c == step else needed) if r == row else None)
+    draw.cells(x1, y0, deep, across, cell, lambda r, c: (now if r == step else needed) if c == column else None)
+    draw.cells(x1, y1, down, across, cell, lambda r, c: sums if (r, c) == (row, column) else None)
     draw.rectangle(x1 + column * size, y1 + row * size, size, size, colour=RED, stroke=3)
     draw.rectangle(x0 + step * size, y1 + row * size, size, size, colour=BLUE, stroke=3)
     draw.rectangle(x1 + column * size, y0 + step * size, size, size, colour=BLUE, stroke=3)
@@ -79,13 +72,8 @@ def tiles() -> Canvas:
     draw.label(x0, y1 - 8, "x: batch × in", bold=True)
     draw.label(x1, y0 - 8, "wᵀ: in × out", bold=True)
     draw.label(x1, y1 - 8, "y: batch × out", bold=True)
-    for number, (colour, look, text) in enumerate(
-        [
-            (RED, "hatch", "sums of one block"),
-            (BLUE, "soft", "what they need"),
-            (BLUE, "strong", "in shared memory now"),
-        ]
-    ):
+    legend = {"sums of one block": sums, "what they need": needed, "in shared memory now": now}
+    for number, (text, (colour, look)) in enumerate(legend.items()):
         draw.rectangle(x0, 40 + 32 * number, 22, 22, colour=colour, look=look)
         draw.label(x0 + 32, 56 + 32 * number, text)
     draw.label(x0, 158, f"A tile is {side} × {side} numbers;\neach read serves {side} sums.")
@@ -146,28 +134,21 @@ def swizzle() -> Canvas:
         f"xor (row mod 8), as the ladder's tensor-core steps do, they lie in all {BANKS} banks: one turn.",
         296,
     )
-    for x0, name, turns, place in (
-        (34, "as it comes", f"pack {wanted} of 8 rows:\none after the other,\n8 turns", plainly),
-        (240, "pack ^ row % 8", f"pack {wanted} of 8 rows:\nfrom all banks at once,\n1 turn", swizzled),
+    for x0, name, turns, place, colour in (
+        (34, "as it comes", "one after the other,\n8 turns", plainly, RED),
+        (240, "pack ^ row % 8", "from all banks at once,\n1 turn", swizzled, BLUE),
     ):
         at = {(row, place(row, pack)): pack for row in range(packs) for pack in range(packs)}
+        marked = {(row, place(row, wanted)): (colour, "strong") for row in range(packs)}
         draw.label(x0, 20, name, bold=True)
-        colour = RED if place is plainly else BLUE
-        draw.cells(
-            x0,
-            30,
-            packs,
-            packs,
-            (cell, cell),
-            lambda r, c, at=at, colour=colour: (colour, "strong") if at[r, c] == wanted else None,
-        )
+        draw.cells(x0, 30, packs, packs, (cell, cell), lambda *place, marked=marked: marked.get(place))
         for (row, column), pack in at.items():
             x, y = x0 + (column + 0.5) * cell, 30 + (row + 0.5) * cell + 5
             draw.label(x, y, str(pack), anchor="middle", bold=pack == wanted)
         draw.label(x0, 232, f"0–{banks - 1}")
         draw.label(x0 + packs * cell / 2, 232, "banks", anchor="middle")
         draw.label(x0 + packs * cell, 232, f"{BANKS - banks}–{BANKS - 1}", anchor="end")
-        draw.label(x0, 255, turns)
+        draw.label(x0, 255, f"pack {wanted} of 8 rows:\n{turns}")
     for row in range(packs):
         draw.label(28, 30 + (row + 0.5) * cell + 5, str(row), anchor="end")
     draw.label(28, 20, "row", anchor="end")

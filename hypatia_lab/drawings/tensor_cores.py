@@ -47,22 +47,13 @@ def tensor_core() -> Canvas:
     )
     corners = {"A": (left, top + 16 * cell + gap), "B": (left + 16 * cell + 14, top)}
     corners["C"] = corners["B"][0], corners["A"][1]
-    colours = {"A": GREEN, "B": BLUE, "C": RED}
+    looks = {"A": (GREEN, "strong"), "B": (BLUE, "strong"), "C": (RED, "strong")}
     for name, (rows, columns, held, element) in FRAGMENTS.items():
         x, y = corners[name]
-        own = {element(LANE, i) for i in range(held)}
-        colour = colours[name]
         wide, high = (1, 2) if name == "B" else (2, 1)
-        draw.cells(
-            x,
-            y,
-            rows // high,
-            columns // wide,
-            (wide * cell, high * cell),
-            lambda r, c, own=own, colour=colour, wide=wide, high=high: (
-                (colour, "strong") if (r * high, c * wide) in own else None
-            ),
-        )
+        pairs, size = (rows // high, columns // wide), (wide * cell, high * cell)
+        own = {(row // high, column // wide): looks[name] for row, column in (element(LANE, i) for i in range(held))}
+        draw.cells(x, y, *pairs, size, lambda *pair, own=own: own.get(pair))
         for lane in range(32):
             for i in range(0, held, 2):
                 row, column = element(lane, i)
@@ -131,18 +122,10 @@ def split_product() -> Canvas:
     for number, (names, bits) in enumerate(TERMS.items()):
         y = 78 + 62 * number
         draw.label(left, y, f"{names}: terms of {bits} bits")
-        for first, (text, look) in enumerate((("large", "strong"), ("small", "soft"))):
-            draw.rectangle(
-                left + first * bits * cell,
-                y + 8,
-                bits * cell,
-                high,
-                text,
-                colour=BLUE if first == 0 else WINE,
-                look=look,
-            )
-        rest = 24 - 2 * bits
-        draw.rectangle(left + 2 * bits * cell, y + 8, rest * cell, high, colour=LINE, dashed=True)
+        wide = bits * cell
+        draw.rectangle(left, y + 8, wide, high, "large", colour=BLUE, look="strong")
+        draw.rectangle(left + wide, y + 8, wide, high, "small", colour=WINE, look="soft")
+        draw.rectangle(left + 2 * wide, y + 8, 24 * cell - 2 * wide, high, colour=LINE, dashed=True)
     draw.label(left, 216, "x·w =", bold=True)
     wide, tall, x0, y0 = 140, 48, 132, 228
     for column, of_w in enumerate(("large", "small")):
@@ -151,19 +134,13 @@ def split_product() -> Canvas:
             x, y = x0 + column * wide, y0 + row * (tall + 8)
             if column == 0:
                 draw.label(x0 - 12, y + tall / 2 + 5, f"x {of_x}", anchor="end")
-            out = row == column == 1
-            draw.rectangle(
-                x + 4,
-                y,
-                wide - 8,
-                tall,
-                "small · small\nleft out" if out else f"{of_x} · {of_w}",
-                colour=LINE if out else GREEN,
-                look="none" if out else "strong" if row == column else "soft",
-                dashed=out,
-            )
-            if out:
-                draw.line([(x + 8, y + tall - 4), (x + 24, y + 4)], colour=LINE)
-                draw.line([(x + wide - 24, y + tall - 4), (x + wide - 8, y + 4)], colour=LINE)
+            place = x + 4, y, wide - 8, tall
+            if row == column == 1:
+                draw.rectangle(*place, "small · small\nleft out", colour=LINE, dashed=True)
+                for start in (x + 8, x + wide - 24):
+                    draw.line([(start, y + tall - 4), (start + 16, y + 4)], colour=LINE)
+            else:
+                look = "strong" if row == column else "soft"
+                draw.rectangle(*place, f"{of_x} · {of_w}", colour=GREEN, look=look)
     draw.label(left, 364, "Left out is at most 2⁻²² of the product\n(11 bits), or 2⁻¹⁶ (8 bits).")
     return draw
