@@ -81,10 +81,11 @@ def test_what_is_costly_is_left_out_where_time_is_short():
 def test_an_experiment_is_its_parts_one_after_the_other():
     looks = Looks("linear_relu", SHAPES, "eager naive", topic="counters", processes={"first": 3, "": 1})
     spec = experiment(
-        *("tiny", "none", "", "linear_relu", Sweep("linear_relu", (SMALL,), "eager")),
+        *("tiny", "none", "", Sweep("linear_relu", (SMALL,), "eager")),
         *(lambda at: Sweep("linear_relu", (LARGE,), "naiv" if at.preset == "full" else "naive")(at),),
         probes=(looks,),
     )
+    assert spec.operation == "linear_relu"
     assert [(g.workload.shape, g.variants) for g in spec.groups("seed", "cpu")] == [
         (SMALL, ("eager",)),
         (LARGE, ("naive",)),

@@ -155,13 +155,17 @@ Part = Callable[[Setting], Iterable[Any]]
 
 
 def experiment(
-    name: str, notebook: str, summary: str, operation: str, *parts: Part, probes: Sequence[Part] = (), **more: Any
+    name: str, notebook: str, summary: str, *parts: Part, probes: Sequence[Part] = (), **more: Any
 ) -> Experiment:
-    """An experiment that plans ``parts``, and ``probes``, one after the other: sweeps, or functions of a setting."""
+    """An experiment that plans ``parts``, and ``probes``, one after the other: sweeps, or functions of a setting.
+
+    Its ``operation`` is the first sweep's, unless ``more`` says which, as it may every other field.
+    """
+    more = {"operation": next((part.operation for part in (*parts, *probes) if isinstance(part, Axes)), "")} | more
 
     def planned(parts: Sequence[Part]) -> Callable[[str, str, Shapes], list[Any]]:
         return lambda preset, device, shapes: [
             one for part in parts for one in part(Setting(preset, device, tuple(shapes)))
         ]
 
-    return Experiment(name, notebook, summary, operation, planned(parts), planned(probes), **more)
+    return Experiment(name, notebook, summary, plan=planned(parts), probes=planned(probes), **more)

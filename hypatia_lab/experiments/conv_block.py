@@ -161,7 +161,6 @@ EXPERIMENTS = (
         "conv_block",
         "05_conv_block",
         "three kernels against the library",
-        "conv_block",
         *(*ON_GPU, *ON_CPU, *CHECKED),
         probes=KERNELS,
         least=FOR_GOALS,

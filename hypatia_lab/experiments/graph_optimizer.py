@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from hypatia_lab.experiments.axes import BOTH, CALLED, FEWER_KINDS, STEP, Looks, Sweep, experiment
+from hypatia_lab.experiments.linear_relu import SAFETY
 from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.workloads import Workload
 
-SAFETY = (32, 784, 256, 2, 10)
-"""The model of the documents' safety test, beside the nine of their benchmark."""
 COMPILED = MODELS[::3]
 """Models that torch.compile is asked for in float32, and the first of them in bfloat16: it takes seconds for each, anew
 in each of five processes. With max-autotune it is by the full preset alone, for it tries products for minutes."""
@@ -85,7 +84,6 @@ EXPERIMENTS = (
         "graph_optimizer",
         "11_graph_optimizer",
         "an e-graph over torch.fx: the nine models, a U-Net, kernels, optimizing time",
-        "mlp",
         *MODULES,
         probes=(OPTIMIZING, KERNELS),
     ),

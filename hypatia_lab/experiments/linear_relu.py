@@ -260,39 +260,29 @@ def _traffic(at: Setting) -> Iterator[Probe]:
 
 
 EXPERIMENTS = (
-    experiment(
-        "naive_vs_cublas",
-        "02_naive_vs_cublas",
-        "one thread per output against the library",
-        "linear_relu",
-        NAIVE,
-        CHECKED,
-    ),
+    experiment("naive_vs_cublas", "02_naive_vs_cublas", "one thread per output against the library", NAIVE, CHECKED),
     experiment(
         "aten_fusion",
         "03_aten_fusion",
         "what fusing Linear and ReLU gives",
-        "linear_relu",
         _fusion,
         replace(CHECKED, names="eager #fusion ?compile #new"),
     ),
-    experiment("gemm_ladder", "04_gemm_ladder", "a product, one idea a step", "linear_relu", LADDER, least=FOR_GOALS),
+    experiment("gemm_ladder", "04_gemm_ladder", "a product, one idea a step", LADDER, least=FOR_GOALS),
     experiment(
         "tensor_cores",
         "14_tensor_cores",
         "float32's digits and bfloat16's speed on the tensor cores",
-        "linear_relu",
         TENSOR_CORES,
         _apart,
         probes=(ONE_KERNEL,),
         least=FOR_GOALS,
     ),
-    experiment("backward", "15_backward", "the gradient of Linear and ReLU", "linear_relu", BACKWARD, least=FOR_GOALS),
+    experiment("backward", "15_backward", "the gradient of Linear and ReLU", BACKWARD, least=FOR_GOALS),
     experiment(
         "fused_mlp",
         "16_fused_mlp",
         "two and three layers in one kernel",
-        "mlp3",
         MLP_ON_CPU,
         MLP3,
         MLP3_APART,
@@ -301,20 +291,15 @@ EXPERIMENTS = (
         MLP_SIZES,
         least=FOR_GOALS,
     ),
-    experiment("mlp_models", "16_fused_mlp", "the documents' nine models, layer by layer", "mlp", NINE),
+    experiment("mlp_models", "16_fused_mlp", "the documents' nine models, layer by layer", NINE),
     experiment(
         "layout",
         "17_layout_traffic",
         "row-major, column-major, packed, padded, unaligned and copied operands",
-        "linear_relu_layout",
         LAYOUT,
         probes=(LAYOUT_KERNELS,),
     ),
     experiment(
-        "traffic",
-        "17_layout_traffic",
-        "bytes that a call moves, and its kernels",
-        "linear_relu",
-        probes=(ON_CPU, UNCOUNTED, _traffic),
+        "traffic", "17_layout_traffic", "bytes that a call moves, and its kernels", probes=(ON_CPU, UNCOUNTED, _traffic)
     ),
 )

@@ -86,10 +86,8 @@ ORACLE = Looks(
 
 EXPERIMENTS = (
     # The best of few: a ceiling has no interval.
-    experiment("ceilings", "01_method", "what the machine can do at best", "matmul", PRODUCTS, COPIES, processes=3),
-    experiment("method", "01_method", "one operation under every clock", "linear_relu", CLOCKS),
-    experiment(
-        "agreement", "01_method", "A/A: does the lab see differences where there are none", "linear_relu", AGREEMENT
-    ),
-    experiment("oracle", "01_method", "the lab's clock beside another timer", "linear_relu", probes=(ORACLE,)),
+    experiment("ceilings", "01_method", "what the machine can do at best", PRODUCTS, COPIES, processes=3),
+    experiment("method", "01_method", "one operation under every clock", CLOCKS),
+    experiment("agreement", "01_method", "A/A: does the lab see differences where there are none", AGREEMENT),
+    experiment("oracle", "01_method", "the lab's clock beside another timer", probes=(ORACLE,)),
 )

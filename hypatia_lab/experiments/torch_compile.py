@@ -197,7 +197,6 @@ EXPERIMENTS = (
         "library_defaults",
         "06_torch_compile",
         "a block and a U-Net with PyTorch's arithmetic as installed, and what is compared with that",
-        "conv_block",
         *DEFAULTS,
         probes=(DEFAULT_KERNELS,),
     ),
@@ -205,11 +204,12 @@ EXPERIMENTS = (
         "torch_compile",
         "06_torch_compile",
         "compiling, mixed precision, layouts and scripts for a block and a U-Net",
-        "conv_block",
         *POINTS,
         probes=(KERNELS,),
     ),
     experiment(
-        "compile_time", "06_torch_compile", "what compiling costs a fresh process", "conv_block", probes=(_starts,)
+        *("compile_time", "06_torch_compile", "what compiling costs a fresh process"),
+        operation="conv_block",
+        probes=(_starts,),
     ),
 )

@@ -36,5 +36,5 @@ def _units(at: Setting) -> list[Probe]:
 
 
 EXPERIMENTS = (
-    experiment("units", "18_decisions", "which units of the GPU the lab's kernels keep busy", "", probes=(_units,)),
+    experiment("units", "18_decisions", "which units of the GPU the lab's kernels keep busy", probes=(_units,)),
 )

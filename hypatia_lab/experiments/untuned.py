@@ -6,7 +6,8 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from hypatia_lab.experiments.plan import Experiment, Group, Shapes
+from hypatia_lab.experiments.axes import Setting, experiment
+from hypatia_lab.experiments.plan import Group
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda
 from hypatia_lab.kernels.mlp import mlp_cuda
 from hypatia_lab.variants import AGAIN
@@ -77,9 +78,9 @@ def _fits(kind: tuple[str, str, str], name: str, shape: tuple[int, ...]) -> bool
     return name != "fused_cuda" or shape[1] in mlp_cuda.WIDTHS
 
 
-def _kinds(experiment: str, preset: str, device: str) -> Iterator[tuple[tuple[str, str, str], list[tuple[int, ...]]]]:
+def _kinds(experiment: str, at: Setting) -> Iterator[tuple[tuple[str, str, str], list[tuple[int, ...]]]]:
     """Operation, dtype and math, and the shapes of each that ``experiment`` drew."""
-    gpu = device == "cuda"
+    gpu, preset = at.device == "cuda", at.preset
     # A CPU has no TF32, and the lab no form of its own in 16 bits there.
     kinds = [kind for kind in KINDS if gpu or kind[1:] == ("float32", "ieee") or kind[0] == "mlp3"]
     for operation, dtype, mode in kinds:
@@ -95,48 +96,36 @@ def _kinds(experiment: str, preset: str, device: str) -> Iterator[tuple[tuple[st
         yield (operation, dtype, mode), sizes
 
 
-def _group(kind: tuple[str, str, str], shape: tuple[int, ...], names: Sequence[str], device: str) -> Group:
-    names = [name for name in names if _fits(kind, name, shape)]
-    clock, budget_s = ("graph", 0.01) if device == "cuda" else ("hot", 0.02)
+def _group(
+    kind: tuple[str, str, str], shape: tuple[int, ...], before: Sequence[str], after: Sequence[str], at: Setting
+) -> Group:
+    """The lab's own forms, and those before and after them, that may compute ``shape``."""
+    own, clock, budget_s = (KINDS[kind][1], "graph", 0.01) if at.device == "cuda" else (ON_CPU[kind[0]], "hot", 0.02)
+    names = [name for name in (*before, *own, *after) if _fits(kind, name, shape)]
     return Group(Workload(kind[0], shape, *kind[1:]), tuple(names), (clock,), budget_s)
 
 
-def _own(kind: tuple[str, str, str], device: str) -> tuple[str, ...]:
-    return KINDS[kind][1] if device == "cuda" else ON_CPU[kind[0]]
-
-
-def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
-    # Where time is short, what nobody has looked at comes first.
-    return _sweep("untuned", preset, device) if preset == "full" else []
-
-
-def _unseen(preset: str, device: str, shapes: Shapes) -> list[Group]:
-    return _sweep("unseen", preset, device)
-
-
-def _sweep(experiment: str, preset: str, device: str) -> list[Group]:
-    groups = []
-    for kind, sizes in _kinds(experiment, preset, device):
-        names = ("eager", *KINDS[kind][0], *_own(kind, device), "dispatched")
+def _unseen(at: Setting, draw: str = "unseen") -> Iterator[Group]:
+    for kind, sizes in _kinds(draw, at):
         for number, shape in enumerate(sizes):
-            twin = ("eager" + AGAIN,) if number < TWINS and preset != "quick" else ()
-            groups.append(_group(kind, shape, names + twin, device))
-    return groups
+            twin = ("eager" + AGAIN,) if number < TWINS and at.preset != "quick" else ()
+            yield _group(kind, shape, ("eager", *KINDS[kind][0]), ("dispatched", *twin), at)
 
 
-def _tuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
-    if preset == "quick":
-        return []
-    kinds = list(_kinds("untuned", preset, device))
-    return [
-        _group(kind, shape, ("eager", "eager" + AGAIN, *_own(kind, device), "compile_max_autotune"), device)
-        for kind, sizes in (kinds if preset == "full" else kinds[:1])
-        for shape in sizes[:TWINS]
-    ]
+def _untuned(at: Setting) -> Iterator[Group]:
+    # Where time is short, what nobody has looked at comes first.
+    return _unseen(at, "untuned") if at.preset == "full" else iter(())
+
+
+def _tuned(at: Setting) -> Iterator[Group]:
+    kinds = list(_kinds("untuned", at))
+    for kind, sizes in at.pick({"quick": (), "seed": kinds[:1], "": kinds}):
+        for shape in sizes[:TWINS]:
+            yield _group(kind, shape, ("eager", "eager" + AGAIN), ("compile_max_autotune",), at)
 
 
 EXPERIMENTS = (
-    Experiment("unseen", "21_untuned", "drawn shapes of three families, and a dispatcher", "", _unseen),
-    Experiment("untuned", "21_untuned", "a draw before, after a look at which kernels were improved", "", _untuned),
-    Experiment("untuned_autotune", "21_untuned", "some shapes of that draw, tuned by torch.compile", "", _tuned),
+    experiment("unseen", "21_untuned", "drawn shapes of three families, and a dispatcher", _unseen),
+    experiment("untuned", "21_untuned", "a draw before, after a look at which kernels were improved", _untuned),
+    experiment("untuned_autotune", "21_untuned", "some shapes of that draw, tuned by torch.compile", _tuned),
 )
