@@ -66,12 +66,11 @@ OUTPUT = "\n".join(
 
 
 def test_the_table_of_ncu_is_read():
-    gemm, relu = counters.kernels(OUTPUT)
-    assert (gemm.name, gemm.read, gemm.written) == (GEMM, 9_740_288, 0)
-    assert (gemm.l2, gemm.l2_written) == (88_604_672, 262_144 * 32)
-    assert gemm.us == pytest.approx(71.904)
-    assert relu.name == RELU
-    assert relu.l2_written == 8_388_608
+    (name, gemm), (other, relu) = counters.launches(OUTPUT)
+    assert (name, other) == (GEMM, RELU)
+    assert (gemm["read"], gemm["written"], gemm["l2"], gemm["l2_written"]) == (9_740_288, 0, 88_604_672, 262_144 * 32)
+    assert gemm["us"] == pytest.approx(71.904)
+    assert relu["l2_written"] == 8_388_608
     assert counters.total([gemm, relu], "read") == 9_741_312
 
 
@@ -81,15 +80,15 @@ def test_columns_are_found_by_name_and_units_are_converted():
     lines = [line.replace('"(128, 1, 1)"', '"(128, 1, 1)","2025-Jan-01"') + ',""' for line in lines]
     lines[0] = lines[0].replace('"byte"', '"Mbyte"')
     lines[2] = lines[2].replace('"ns"', '"usecond"')
-    (kernel,) = counters.kernels("\n".join([head, *lines]))
-    assert (kernel.read, kernel.us, kernel.l2_written) == (9.5e6, 2.5, 32)
+    ((_, kernel),) = counters.launches("\n".join([head, *lines]))
+    assert (kernel["read"], kernel["us"], kernel["l2_written"]) == (9.5e6, 2.5, 32)
 
 
 def test_metrics_that_were_not_counted_are_absent_and_others_are_left_alone():
     lines = launch(0, "k", "8", "4", "1", "1", "1000")[:3]
     more = row(0, "k", "sm__cycles_elapsed.avg", "cycle", "17")
-    (kernel,) = counters.kernels("\n".join([HEAD, *lines, more]))
-    assert kernel == counters.Kernel("k", 8, 4, 1.0)
+    ((name, kernel),) = counters.launches("\n".join([HEAD, *lines, more]))
+    assert (name, kernel) == ("k", {"read": 8, "written": 4, "us": 1.0})
     assert counters.total([kernel], "l2") is None
 
 
@@ -105,12 +104,12 @@ def test_metrics_that_were_not_counted_are_absent_and_others_are_left_alone():
 )
 def test_output_that_makes_no_sense_is_refused(lines: Sequence[str], reason: str):
     with pytest.raises(ValueError, match=reason):
-        counters.kernels("\n".join(lines))
+        counters.launches("\n".join(lines))
 
 
 def test_kernels_of_one_name_are_gathered():
     two = [*launch(0, "k" * 300, "1", "2", "3", "4", "5"), *launch(1, "k" * 300, "10", "20", "30", "40", "50")]
-    launches = counters.kernels("\n".join([HEAD, *two]))
+    launches = counters.launches("\n".join([HEAD, *two]))
     assert {name: len(own) for name, own in counters.by_name(launches).items()} == {"k" * 200: 2}
 
 
@@ -205,7 +204,7 @@ def test_caches_are_emptied_before_each_kernel_in_that_case(ncu: Callable[..., P
 def test_a_metric_that_ncu_does_not_know_is_left_out(ncu: Callable[..., Path], tmp_path: Path):
     lines = [line for line in OUTPUT.splitlines() if "srcunit_tex.sum" not in line]
     asked = ncu("==ERROR== Failed to find metric lts__t_sectors_srcunit_tex.sum\n", "\n".join(lines))
-    launches = counters.counted(gpu(tmp_path))
+    launches = [values for _, values in counters.counted(gpu(tmp_path))]
     assert counters.total(launches, "l2") is None
     assert counters.total(launches, "l2_written") == 16_777_216
     first, second = asked.read_text().splitlines()

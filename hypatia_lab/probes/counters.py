@@ -25,8 +25,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hypatia_lab import clock
@@ -81,16 +80,8 @@ LONGEST_S = 140.0
 """A program that ncu watches may take so long, seconds."""
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """One kernel launch: bytes read from and written to memory, its duration in µs, and L2 traffic where counted."""
-
-    name: str
-    read: float
-    written: float
-    us: float
-    l2: float | None = None
-    l2_written: float | None = None
+Launch = tuple[str, dict[str, float]]
+"""The name of a kernel that was launched, and what was counted of it, by the names of :func:`metrics`."""
 
 
 # ---------------------------------------------------------------- reading what ncu says
@@ -101,8 +92,8 @@ def metrics(case: str) -> dict[str, str]:
     return SHARES | {"us": METRICS["us"]} if case == BUSY else METRICS
 
 
-def launches(text: str, case: str = "") -> list[tuple[str, dict[str, float]]]:
-    """Name and counts of each kernel launch in ncu's CSV output ``text``, in order of launch.
+def launches(text: str, case: str = "") -> list[Launch]:
+    """The kernel launches in ncu's CSV output ``text``, in order.
 
     Lines before the table (``==PROF==`` and whatever the program printed) are skipped, columns are found by name.
     Raises ``ValueError`` when there is no table, or for a unit or a number that makes no sense.
@@ -136,11 +127,6 @@ def launches(text: str, case: str = "") -> list[tuple[str, dict[str, float]]]:
     return [(names[key], values) for key, values in found.items()]
 
 
-def kernels(text: str) -> list[Kernel]:
-    """The kernel launches in ``text`` and the bytes that each moved; raises as :func:`launches` does."""
-    return [Kernel(name, **values) for name, values in launches(text)]
-
-
 def unknown_metrics(said: str) -> list[str]:
     """Names of the optional metrics that ncu does not know, from what it said."""
     failed = " ".join(line for line in said.splitlines() if "Failed to find metric" in line)
@@ -161,18 +147,17 @@ def refusal(said: str) -> str:
     return ""
 
 
-def by_name(found: Iterable[Kernel]) -> dict[str, list[Kernel]]:
-    """Launches by kernel name (cut), in order of first launch."""
-    out: dict[str, list[Kernel]] = {}
-    for kernel in found:
-        out.setdefault(kernel.name[:LONGEST_NAME], []).append(kernel)
+def by_name(found: Iterable[Launch]) -> dict[str, list[dict[str, float]]]:
+    """What was counted of the launches of each kernel name (cut), in order of first launch."""
+    out: dict[str, list[dict[str, float]]] = {}
+    for name, values in found:
+        out.setdefault(name[:LONGEST_NAME], []).append(values)
     return out
 
 
-def total(found: Iterable[Kernel], what: str) -> float | None:
+def total(found: Sequence[dict[str, float]], what: str) -> float | None:
     """Sum of ``what`` (a key of :data:`METRICS`) over launches; None where it was not counted."""
-    values = [getattr(kernel, what) for kernel in found]
-    return None if None in values else sum(values)
+    return sum(values[what] for values in found) if all(what in values for values in found) else None
 
 
 # ---------------------------------------------------------------- the program that ncu watches
@@ -224,13 +209,11 @@ def finder() -> str:
 
 def command(ncu: str, found: Subject, left_out: Sequence[str] = ()) -> list[str]:
     """The command line that counts one call of ``found``; ``left_out`` names what not to count."""
-    plan = {"workload": asdict(found.workload), "variant": found.variant.name, "device": found.device}
-    plan |= {"case": found.case, "folder": str(found.folder), "number": found.number, "source": found.source}
     asked = ",".join(metric for name, metric in metrics(found.case).items() if name not in left_out)
     # Clocks stay as they are, for they are the machine's; base units need no prefix.
     watch = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--profile-from-start", "off"]
     watch += [*CASES[found.case], "--metrics", asked]
-    return [*watch, *sessions.python("hypatia_lab.probes.counters", json.dumps(plan), "program")]
+    return [*watch, *sessions.python("hypatia_lab.probes.counters", json.dumps(found.plan), "program")]
 
 
 def watched(line: list[str]) -> tuple[int, str]:
@@ -242,8 +225,8 @@ def watched(line: list[str]) -> tuple[int, str]:
     return done.returncode, f"{done.stdout}\n{done.stderr}"
 
 
-def counts(found: Subject) -> list[tuple[str, dict[str, float]]]:
-    """Name and counts of each kernel of one call of ``found``, in order.
+def counted(found: Subject) -> list[Launch]:
+    """The kernels of one call of ``found``, in order.
 
     Raises :class:`Ended` (skipped, wrong, crashed, timeout) with the reason.
     """
@@ -269,11 +252,6 @@ def counts(found: Subject) -> list[tuple[str, dict[str, float]]]:
         raise Ended("crashed", f"ncu ended with exit status {code}: {last or cause}"[:300]) from None
 
 
-def counted(found: Subject) -> list[Kernel]:
-    """The kernels of one call of ``found``, in order, and the bytes that each moved; raises as :func:`counts` does."""
-    return [Kernel(name, **values) for name, values in counts(found)]
-
-
 def look(found: Subject, emit: Emit) -> None:
     """Emit what one call moves, in all and kernel by kernel, or how busy each of its kernels keeps the GPU's units.
 
@@ -284,35 +262,24 @@ def look(found: Subject, emit: Emit) -> None:
         if value is not None:
             emit("detail", topic=topic, name=name, unit=unit, value=value, count=count)
 
-    if found.case == BUSY:
-        _tell_shares(counts(found), say)
-        return
-    own = counted(found)
-    us, compulsory = sum(kernel.us for kernel in own), found.workload.traffic
+    own, busy = counted(found), found.case == BUSY
+    every, compulsory = [values for _, values in own], found.workload.traffic
+    us = sum(values["us"] for values in every)
     say("counters", "kernels", "1", len(own))
-    say("counters", "compulsory bytes", "B", compulsory)
-    for what, name in TOTALS.items():
-        say("counters", name, "B", total(own, what))
+    if not busy:
+        say("counters", "compulsory bytes", "B", compulsory)
+        for what, name in TOTALS.items():
+            say("counters", name, "B", total(every, what))
     say("counters", "duration", "us", us)
-    say("counters", "effective bandwidth", "B/s", compulsory / us * 1e6)
+    if not busy:
+        say("counters", "effective bandwidth", "B/s", compulsory / us * 1e6)
     for name, same in by_name(own).items():
-        for what, topic in TOPICS.items():
+        us = sum(values["us"] for values in same)
+        for what, topic in ({} if busy else TOPICS).items():
             say(topic, name, "B", total(same, what), len(same))
-        say("kernel_time", name, "us", total(same, "us"), len(same))
-
-
-def _tell_shares(found: Sequence[tuple[str, dict[str, float]]], say: Callable[..., None]) -> None:
-    """By kernel name its time, and of each unit the share over that time."""
-    say("counters", "kernels", "1", len(found))
-    say("counters", "duration", "us", sum(values["us"] for _, values in found))
-    gathered: dict[str, list[dict[str, float]]] = {}
-    for name, values in found:
-        gathered.setdefault(name[:LONGEST_NAME], []).append(values)
-    for name, own in gathered.items():
-        us = sum(values["us"] for values in own)
-        say("kernel_time", name, "us", us, len(own))
-        for unit, topic in SHARE_TOPICS.items():
-            say(topic, name, "1", sum(values[unit] * values["us"] for values in own) / us, len(own))
+        say("kernel_time", name, "us", us, len(same))
+        for unit, topic in (SHARE_TOPICS if busy else {}).items():  # over that time
+            say(topic, name, "1", sum(values[unit] * values["us"] for values in same) / us, len(same))
 
 
 if __name__ == "__main__":

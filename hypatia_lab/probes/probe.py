@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ class Subject:
     folder: Path
     number: int
     source: dict[str, Any] | None = None
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What :func:`subject` makes this of, in another process."""
+        plan = {"workload": asdict(self.workload), "variant": self.variant.name, "device": self.device}
+        return plan | {"case": self.case, "folder": str(self.folder), "number": self.number, "source": self.source}
 
     def problem(self) -> check.Problem:
         """Inputs as published (draw 0) and their float64 reference, on ``device``."""
@@ -88,10 +95,16 @@ def subject(plan: dict[str, Any]) -> Subject:
     return Subject(workload, variant, device, plan["case"], Path(plan["folder"]), plan["number"], source)
 
 
-def crashed(emit: Emit, cause: Exception) -> None:
-    """Say that a probe ended with ``cause``, whose traceback goes to the log."""
-    traceback.print_exception(cause)
-    emit("status", status="crashed", reason=messages.one_line(cause))
+@contextmanager
+def ending(emit: Emit) -> Iterator[None]:
+    """Say how a probe, the body, ends where it does before its time; the traceback of a crash goes to the log."""
+    try:
+        yield
+    except Ended as end:
+        emit("status", status=end.status, reason=end.reason)
+    except Exception as cause:
+        traceback.print_exception(cause)
+        emit("status", status="crashed", reason=messages.one_line(cause))
 
 
 def probe(look: Callable[[Any, Emit], None], made: Callable[[dict[str, Any]], Any] = subject) -> None:
@@ -102,14 +115,10 @@ def probe(look: Callable[[Any, Emit], None], made: Callable[[dict[str, Any]], An
     plan, emit = sessions.child_plan()
     for number, one in enumerate([plan, *plan.get("more", [])]):
         emit("begin", what=one["variant"], subject=number)
-        try:
+        with ending(emit):
             found = made(one)
             with found.workload.precision():
                 look(found, emit)
-        except Ended as end:
-            emit("status", status=end.status, reason=end.reason)
-        except Exception as cause:
-            crashed(emit, cause)
         if plan.get("more") and plan["device"] == "cuda":
             import torch
 

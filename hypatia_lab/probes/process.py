@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,8 +57,7 @@ def command(subject: Subject, image: Path) -> list[str]:
     """The command line of ``subject``'s program, which writes ``image``; a C program is built first."""
     if subject.variant.name == "c_openmp":
         return _c_command(subject, image)
-    plan = {"workload": asdict(subject.workload), "variant": subject.variant.name, "device": subject.device}
-    return sessions.python("hypatia_lab.probes.process", json.dumps(plan), str(image))
+    return sessions.python("hypatia_lab.probes.process", json.dumps(subject.plan), str(image))
 
 
 def program(plan: str, image: str) -> None:

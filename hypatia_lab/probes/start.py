@@ -14,13 +14,13 @@ BEGUN = time.monotonic()
 import importlib  # noqa: E402
 import math  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
-from contextlib import contextmanager, suppress  # noqa: E402
+from contextlib import closing, contextmanager, suppress  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from hypatia_lab import check, variants  # noqa: E402
 from hypatia_lab.bench import sessions  # noqa: E402
 from hypatia_lab.probes import caches, compile_stages  # noqa: E402
-from hypatia_lab.probes.probe import Ended, crashed, workload_of  # noqa: E402
+from hypatia_lab.probes.probe import Ended, ending, workload_of  # noqa: E402
 
 LIGHT_MS = (time.monotonic() - BEGUN) * 1e3
 """What importing the lab's light modules took, all before torch."""
@@ -153,17 +153,8 @@ def main() -> None:
         emit("begin", what=plan["variant"])
 
     alive()
-    own = None
-    try:
-        own = caches.provide(plan, alive)
+    with ending(emit), closing(caches.provide(plan, alive)) as own:
         look(plan, own, emit)
-    except Ended as end:
-        emit("status", status=end.status, reason=end.reason)
-    except Exception as cause:
-        crashed(emit, cause)
-    finally:
-        if own is not None:
-            own.close()
     emit("end")
 
 
