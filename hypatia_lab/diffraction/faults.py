@@ -36,8 +36,7 @@ def oblique_cell() -> Tensor:
     c*_z is taken as c*·V / (abc·sin γ*), which wants a factor 1 / (sin α · sin β · c · c*); the lengths are put right
     afterwards, so the angles take it all: 75, 85, 95 degrees become 75.04, 85.01, 95.01.
     """
-    cell = torch.tensor(TRICLINIC.cell, dtype=torch.float64)
-    still = physics.cell_vectors(cell, torch.zeros(3, dtype=torch.float64))
+    cell, still = torch.tensor(TRICLINIC.cell, dtype=torch.float64), _still()
     star = torch.linalg.inv(still).T
     volume, sin_gamma_star = torch.linalg.det(still), star[1, 1] / star[1].norm()
     star[2, 2] = star[2].norm() * volume / (cell[:3].prod() * sin_gamma_star)
@@ -45,12 +44,14 @@ def oblique_cell() -> Tensor:
     return direct * (cell[:3] / direct.norm(dim=1))[:, None]
 
 
+def _still() -> Tensor:
+    return physics.cell_vectors(torch.tensor(TRICLINIC.cell, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+
+
 def _oblique_cell() -> tuple[Tensor, Tensor]:
     inputs, layout = _scene(Detector(256, 256))
-    still = physics.cell_vectors(torch.tensor(TRICLINIC.cell, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
-    misset = torch.linalg.solve(still, inputs["crystals"][0])
-    wrong = inputs | {"crystals": (oblique_cell() @ misset)[None]}
-    return physics.reference(inputs, layout), physics.reference(wrong, layout)
+    crystals = (oblique_cell() @ torch.linalg.solve(_still(), inputs["crystals"][0]))[None]
+    return physics.reference(inputs, layout), physics.reference(inputs | {"crystals": crystals}, layout)
 
 
 def _zero_phi() -> tuple[Tensor, Tensor]:

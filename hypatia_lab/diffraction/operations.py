@@ -43,34 +43,20 @@ def _table() -> dict[tuple[int, int, int], float]:
     }
 
 
-def _triclinic(pixels: tuple[int, int]) -> Scene:
-    return Scene(TRICLINIC, Beam(1.0), Spindle(), Detector(*pixels))
-
-
-def _sources(pixels: tuple[int, int]) -> Scene:
-    beam = Beam(1.0, dispersion=2.0, dispersion_steps=3)
-    return Scene(TRICLINIC, beam, Spindle(phi=0.5, oscillation=1.0, steps=3), Detector(*pixels))
-
-
-def _structure(pixels: tuple[int, int]) -> Scene:
-    crystal = dataclasses.replace(TRICLINIC, structure=_table(), default_f=10.0)
-    return Scene(crystal, Beam(3.0, polarization=0.9), Spindle(), Detector(*pixels))
-
-
-CASES: dict[str, tuple[str, Callable[[tuple[int, int]], Scene]]] = {
-    "diffraction": (
-        "S003's benchmark: a cubic cell of 100 Å, 5³ unit cells, 6.2 Å",
-        lambda pixels: dataclasses.replace(seed_scene(1), detector=Detector(*pixels)),
+CASES: dict[str, tuple[str, Callable[[], Scene]]] = {
+    "diffraction": ("S003's benchmark: a cubic cell of 100 Å, 5³ unit cells, 6.2 Å", lambda: seed_scene(1)),
+    "diffraction_triclinic": ("a triclinic cell out of its axes at 1 Å", lambda: Scene(TRICLINIC, Beam(1.0))),
+    "diffraction_sources": (
+        "the same with three wavelengths and three spindle angles",
+        lambda: Scene(TRICLINIC, Beam(1.0, dispersion=2.0, dispersion_steps=3), Spindle(0.5, 1.0, 3)),
     ),
-    "diffraction_triclinic": ("a triclinic cell out of its axes at 1 Å", _triclinic),
-    "diffraction_sources": ("the same with three wavelengths and three spindle angles", _sources),
-    "diffraction_table": ("the same at 3 Å, polarized, with structure factors from a table", _structure),
-    "diffraction_batch": (
-        "many missets of S003's crystal, one image each",
-        lambda pixels: dataclasses.replace(seed_scene(1), detector=Detector(*pixels)),
+    "diffraction_table": (
+        "the same at 3 Å, polarized, with structure factors from a table",
+        lambda: Scene(dataclasses.replace(TRICLINIC, structure=_table(), default_f=10.0), Beam(3.0, polarization=0.9)),
     ),
+    "diffraction_batch": ("many missets of S003's crystal, one image each", lambda: seed_scene(1)),
 }
-"""Operation → (what it is, scene for slow × fast pixels)."""
+"""Operation → (what it is, its scene on a detector of any size)."""
 
 BATCH = "diffraction_batch"
 
@@ -79,7 +65,7 @@ BATCH = "diffraction_batch"
 def scene_of(workload: Workload) -> Scene:
     """The scene behind ``workload`` as published, before any draw moves it."""
     slow, fast = workload.shape[-2:]
-    return CASES[workload.operation][1]((slow, fast))
+    return dataclasses.replace(CASES[workload.operation][1](), detector=Detector(slow, fast))
 
 
 def layout_of(workload: Workload) -> Layout:
@@ -126,10 +112,9 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
 
 def _reference(inputs: Inputs) -> torch.Tensor:
     layout = Layout.from_tensor(inputs["layout"])
-    vectors = {name: tensor for name, tensor in inputs.items() if name != "layout"}
-    if vectors["crystals"].dim() == 3:
-        return physics.reference(vectors, layout)
-    return torch.stack([physics.reference(vectors | {"crystals": crystals}, layout) for crystals in inputs["crystals"]])
+    if inputs["crystals"].dim() == 3:
+        return physics.reference(inputs, layout)
+    return torch.stack([physics.reference(inputs | {"crystals": crystals}, layout) for crystals in inputs["crystals"]])
 
 
 def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from hypatia_lab.workloads import Inputs
 
+NAMES = ("crystals", "sources", "detector", "polarization", "structure")
+"""The tensors behind an image (:func:`vectors`), in the order in which every form takes them."""
+
 ROOM = 2**22
 """Pixels that the reference works on at a time: a dozen temporaries of float64 stay below half a gigabyte."""
 
@@ -49,6 +52,11 @@ class Layout:
         border = (low[0] - 1, low[1] - 1, low[2] - 1) if scene.crystal.structure else (0, 0, 0)
         detector = scene.detector
         return cls(detector.slow, detector.fast, detector.oversample, scene.crystal.cells, border)
+
+    def sizes(self, inputs: Inputs) -> tuple[int, ...]:
+        """What the C programs are told before the numbers: extents of ``inputs``, then the layout's 9 whole numbers."""
+        extents = (inputs["crystals"].shape[-3], len(inputs["sources"]), *inputs["structure"].shape)
+        return (*extents, *self.miller_low, self.slow, self.fast, self.oversample, *self.cells)
 
     def tensor(self) -> Tensor:
         """The layout as nine whole numbers (int64, CPU), to travel with the inputs."""

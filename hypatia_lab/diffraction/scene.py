@@ -7,7 +7,7 @@ Source of the physics: the program nanoBragg (https://github.com/bl831/nanoBragg
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 MILLER_LIMIT = 10_000
@@ -40,6 +40,15 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 def _numbers(name: str, value: object, count: int) -> None:
     if not isinstance(value, (tuple, list)) or len(value) != count:
         raise SceneError(f"{name} {value!r} must be {count} numbers")
+
+
+def _direction(name: str, value: Sequence[float]) -> None:
+    """Refuse ``value`` unless it is three finite numbers, not all zero."""
+    _numbers(name, value, 3)
+    for part in value:
+        _number(name, part, -1e6, 1e6, "")
+    if not math.hypot(*value) > 1e-9:
+        raise SceneError(f"{name} {value!r} has no length")
 
 
 @dataclass(frozen=True)
@@ -135,13 +144,9 @@ class Beam:
         _whole("dispersion_steps", self.dispersion_steps, 1, 10_000)
         if not isinstance(self.directions, (tuple, list)) or not self.directions:
             raise SceneError("directions must name at least one source")
-        for number, direction in enumerate((*self.directions, self.polarization_axis)):
-            name = f"direction of source {number}" if number < len(self.directions) else "polarization_axis"
-            _numbers(name, direction, 3)
-            for value in direction:
-                _number(name, value, -1e6, 1e6, "")
-            if not math.hypot(*direction) > 1e-9:
-                raise SceneError(f"{name} {direction!r} has no length")
+        for number, direction in enumerate(self.directions):
+            _direction(f"direction of source {number}", direction)
+        _direction("polarization_axis", self.polarization_axis)
         _number("polarization", self.polarization, -1.0, 1.0, "")
         if self.polarization:
             for direction in self.directions:
@@ -175,11 +180,7 @@ class Spindle:
         _number("phi", self.phi, -3600.0, 3600.0, "degrees")
         _number("oscillation", self.oscillation, -3600.0, 3600.0, "degrees")
         _whole("phi steps", self.steps, 1, 10_000)
-        _numbers("spindle axis", self.axis, 3)
-        for value in self.axis:
-            _number("spindle axis", value, -1e6, 1e6, "")
-        if not math.hypot(*self.axis) > 1e-9:
-            raise SceneError(f"spindle axis {self.axis!r} has no length")
+        _direction("spindle axis", self.axis)
 
     @property
     def angles(self) -> tuple[float, ...]:

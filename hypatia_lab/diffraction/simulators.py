@@ -16,6 +16,7 @@ import torch
 
 from hypatia_lab.diffraction import anchored, physics
 from hypatia_lab.diffraction.operations import BATCH, CASES, DTYPES, layout_of
+from hypatia_lab.diffraction.physics import NAMES
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.compiled import compile_missing, compiled
 from hypatia_lab.variants import variant
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
     from hypatia_lab.variants import Factory, Run
     from hypatia_lab.workloads import Inputs, Workload
 
-NAMES = ("crystals", "sources", "detector", "polarization", "structure")
-"""The tensors of the inputs, in the order in which every form takes them."""
-
 Form = Callable[..., torch.Tensor]
+Needs = Callable[["Workload", str], str]
 
 
 def _named(*tensors: torch.Tensor) -> Inputs:
@@ -59,28 +58,24 @@ def _bind(form: Form, inputs: Inputs) -> Run:
 # ---------------------------------------------------------------- where a variant can run
 
 
-def _supported(workload: Workload, device: str) -> str:
-    return "" if workload.dtype in DTYPES else f"the simulator runs in {' and '.join(DTYPES)}"
+def _needs(missing: Needs = lambda workload, device: "") -> Needs:
+    """What a variant needs that lacks something where ``missing`` says so: that, and a dtype of the simulator's."""
+
+    def needs(workload: Workload, device: str) -> str:
+        unfit = "" if workload.dtype in DTYPES else f"the simulator runs in {' and '.join(DTYPES)}"
+        return missing(workload, device) or unfit
+
+    return needs
 
 
-def _compiles(workload: Workload, device: str) -> str:
-    return compile_missing(workload, device) or _supported(workload, device)
+def _graphs_missing(workload: Workload, device: str) -> str:
+    return compile_missing(workload, device) if device == "cuda" else loader.NO_GPU
 
 
-def _compiles_to_graphs(workload: Workload, device: str) -> str:
-    return _compiles(workload, device) if device == "cuda" else loader.NO_GPU
-
-
-def _triton(workload: Workload, device: str) -> str:
-    return loader.triton_missing(device) or _supported(workload, device)
-
-
-def _cuda(workload: Workload, device: str) -> str:
-    return loader.cuda_missing(device) or _supported(workload, device)
-
-
-def _c(workload: Workload, device: str) -> str:
-    return loader.cpp_missing() or _supported(workload, device)
+_supported, _compiles, _compiles_to_graphs = _needs(), _needs(compile_missing), _needs(_graphs_missing)
+_triton = _needs(lambda workload, device: loader.triton_missing(device))
+_cuda = _needs(lambda workload, device: loader.cuda_missing(device))
+_c = _needs(lambda workload, device: loader.cpp_missing())
 
 
 # ---------------------------------------------------------------- the variants
@@ -134,10 +129,8 @@ def _c_run(name: str, workload: Workload, inputs: Inputs) -> Run:
             versions[:] = now
             host[:] = [inputs[name].cpu().contiguous() for name in NAMES]
         out = torch.empty(layout.slow, layout.fast, dtype=_dtype(workload))
-        sizes = (len(host[0]), len(host[1]), *host[4].shape, *layout.miller_low)
-        sizes += (layout.slow, layout.fast, layout.oversample, *layout.cells)
         pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (*host, out)]
-        function(*pointers, *map(ctypes.c_int64, sizes))
+        function(*pointers, *map(ctypes.c_int64, layout.sizes(inputs)))
         return out
 
     return run
@@ -181,8 +174,7 @@ def cuda(workload: Workload, inputs: Inputs) -> Run:
     template = (loader.scalar(dtype), *layout.cells, single, table)
     rows = _cuda_rows(layout, images)
     grid = (-(-layout.fast // CUDA_TILE_FAST), -(-layout.slow // (rows * CUDA_WARPS)), images)
-    sizes = (crystals.shape[-3], len(sources), *structure.shape, *layout.miller_low)
-    sizes += (layout.slow, layout.fast, layout.oversample, rows)
+    sizes = (*layout.sizes(inputs)[:-3], rows)
     launch = loader.cuda_launcher("diffraction/diffraction", "diffraction", *template)
 
     def run() -> torch.Tensor:
@@ -193,11 +185,14 @@ def cuda(workload: Workload, inputs: Inputs) -> Run:
     return run
 
 
-def one_by_one(workload: Workload, inputs: Inputs) -> Run:
-    """A loop over the batch, one warm compiled image a crystal (the form that the seed would loop)."""
-    form = compiled(_whole_image(_layout(inputs), _dtype(workload)))
+def _loop(form: Form, inputs: Inputs) -> Run:
     crystals, *rest = (inputs[name] for name in NAMES)
     return lambda: torch.stack([form(own, *rest) for own in crystals])
+
+
+def one_by_one(workload: Workload, inputs: Inputs) -> Run:
+    """A loop over the batch, one warm compiled image a crystal (the form that the seed would loop)."""
+    return _loop(compiled(_whole_image(_layout(inputs), _dtype(workload))), inputs)
 
 
 def compile_batch(workload: Workload, inputs: Inputs) -> Run:
@@ -212,9 +207,7 @@ def compile_batch(workload: Workload, inputs: Inputs) -> Run:
 
 def eager_batch(workload: Workload, inputs: Inputs) -> Run:
     """A loop over the batch, one eager image a crystal."""
-    form = _whole_image(_layout(inputs), _dtype(workload))
-    crystals, *rest = (inputs[name] for name in NAMES)
-    return lambda: torch.stack([form(own, *rest) for own in crystals])
+    return _loop(_whole_image(_layout(inputs), _dtype(workload)), inputs)
 
 
 for _case in CASES:

@@ -25,22 +25,20 @@ if TYPE_CHECKING:
     from hypatia_lab.diffraction.physics import Layout
     from hypatia_lab.workloads import Inputs
 
-ARRAYS = ("crystals", "sources", "detector", "polarization", "structure")
-"""The arrays of the vectors file, in order."""
-
 
 def write_vectors(path: Path, inputs: Inputs, layout: Layout) -> None:
-    """Write what the C program reads: 14 int64, then :data:`ARRAYS` as float64, in this machine's byte order.
+    """Write what the C program reads: 14 int64 (:meth:`Layout.sizes`), then the arrays (:data:`physics.NAMES`) as
+    float64, in this machine's byte order.
 
     Source: ``hypatia_lab/kernels/diffraction/diffraction_program.cpp``.
     """
     import numpy
 
-    sizes = (len(inputs["crystals"]), len(inputs["sources"]), *inputs["structure"].shape, *layout.miller_low)
-    sizes += (layout.slow, layout.fast, layout.oversample, *layout.cells)
+    from hypatia_lab.diffraction.physics import NAMES
+
     with path.open("wb") as stream:
-        stream.write(numpy.array(sizes, dtype=numpy.int64).tobytes())
-        for name in ARRAYS:
+        stream.write(numpy.array(layout.sizes(inputs), dtype=numpy.int64).tobytes())
+        for name in NAMES:
             stream.write(inputs[name].double().cpu().contiguous().numpy().tobytes())
 
 
