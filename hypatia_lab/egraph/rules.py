@@ -39,22 +39,32 @@ class Rule:
     def egglog(self, ruleset: str) -> str:
         """The rule in egglog's language; where it fires, ``(fired name class)`` remembers."""
         facts = " ".join((f"(= root_ {self.left})", *self.when))
-        right = self.right
-        return f'(rule ({facts}) ((union root_ {right}) (fired "{self.name}" root_)) :ruleset {ruleset})'
+        return f'(rule ({facts}) ((union root_ {self.right}) (fired "{self.name}" root_)) :ruleset {ruleset})'
+
+
+def _same(first: str, axis: int, second: str, other: int) -> str:
+    return f"(= (vec-get (dims {first}) {axis}) (vec-get (dims {second}) {other}))"
 
 
 def _square(weight: str) -> str:
-    return f"(= (vec-get (dims {weight}) 0) (vec-get (dims {weight}) 1))"
+    return _same(weight, 0, weight, 1)
 
 
 def _vector(bias: str) -> str:
     return f"(= 1 (vec-length (dims {bias})))"
 
 
+def _as_last(bias: str, sizes: str) -> str:
+    return f"(= (vec-get (dims {bias}) 0) (vec-get {sizes} (- (vec-length {sizes}) 1)))"
+
+
 def _features(weight: str) -> str:
     # The custom operations flatten x to rows, which zero features leave undefined.
     return f"(> (vec-get (dims {weight}) 1) 0)"
 
+
+_COLUMNS = (_vector("c"), _same("c", 0, "b", 1))
+"""c is a number for each column of a·b."""
 
 # An empty sum is 0 whatever stands beside it; taken in the other order it may meet an infinity and be NaN.
 _SUMS = ("(> (vec-get (dims b) 0) 0)", "(> (vec-get (dims b) 1) 0)")
@@ -68,17 +78,11 @@ GOALS: dict[str, tuple[Rule, ...]] = {
     "split": (Rule("linear_relu_split", "(Relu (Linear x w b))", "(LinearReluSplit x w b)", Grade.REAL),),
     "mlp": (
         Rule(
-            "mlp2",
-            "(Linear (LinearRelu x w0 b0) w1 b1)",
-            "(Mlp2 x w0 b0 w1 b1)",
-            Grade.REAL,
+            *("mlp2", "(Linear (LinearRelu x w0 b0) w1 b1)", "(Mlp2 x w0 b0 w1 b1)", Grade.REAL),
             (_square("w0"), _square("w1"), _vector("b0"), _vector("b1"), _features("w0")),
         ),
         Rule(
-            "mlp3",
-            "(Mlp2 (LinearRelu x w0 b0) w1 b1 w2 b2)",
-            "(Mlp3 x w0 b0 w1 b1 w2 b2)",
-            Grade.REAL,
+            *("mlp3", "(Mlp2 (LinearRelu x w0 b0) w1 b1 w2 b2)", "(Mlp3 x w0 b0 w1 b1 w2 b2)", Grade.REAL),
             (_square("w0"), _vector("b0"), _features("w0")),
         ),
     ),
@@ -86,26 +90,11 @@ GOALS: dict[str, tuple[Rule, ...]] = {
     "transpose": (Rule("transpose_transpose", "(Transpose (Transpose x i j) i j)", "x", Grade.EXACT),),
     "dropout": (Rule("dropout_eval", "(Dropout x p false)", "x", Grade.EXACT),),
     "addmm": (
+        Rule("add_mm", "(Add (Mm a b) c)", "(Addmm c a b)", Grade.REAL, _COLUMNS),
+        Rule("mm_add", "(Add c (Mm a b))", "(Addmm c a b)", Grade.REAL, _COLUMNS),
         Rule(
-            "add_mm",
-            "(Add (Mm a b) c)",
-            "(Addmm c a b)",
-            Grade.REAL,
-            (_vector("c"), "(= (vec-get (dims c) 0) (vec-get (dims b) 1))"),
-        ),
-        Rule(
-            "mm_add",
-            "(Add c (Mm a b))",
-            "(Addmm c a b)",
-            Grade.REAL,
-            (_vector("c"), "(= (vec-get (dims c) 0) (vec-get (dims b) 1))"),
-        ),
-        Rule(
-            "addmm_linear",
-            "(Addmm c a (Transpose w 0 1))",
-            "(Linear a w c)",
-            Grade.REAL,
-            (_vector("c"), "(= (vec-get (dims c) 0) (vec-get (dims w) 0))"),
+            *("addmm_linear", "(Addmm c a (Transpose w 0 1))", "(Linear a w c)", Grade.REAL),
+            (_vector("c"), _same("c", 0, "w", 0)),
         ),
         Rule("mm_linear", "(Mm a (Transpose w 0 1))", "(Linear a w (Absent))", Grade.REAL),
     ),
@@ -114,15 +103,8 @@ GOALS: dict[str, tuple[Rule, ...]] = {
         Rule("gelu_view", "(Gelu (View x d) kind)", "(View (Gelu x kind) d)", Grade.EXACT),
         Rule("add_views", "(Add (View x d) (View y d))", "(View (Add x y) d)", Grade.EXACT, ("(= (dims x) (dims y))",)),
         Rule(
-            "add_view_bias",
-            "(Add (View x d) c)",
-            "(View (Add x c) d)",
-            Grade.EXACT,
-            (
-                _vector("c"),
-                "(= (vec-get (dims c) 0) (vec-get (dims x) (- (vec-length (dims x)) 1)))",
-                "(= (vec-get (dims c) 0) (vec-get d (- (vec-length d) 1)))",
-            ),
+            *("add_view_bias", "(Add (View x d) c)", "(View (Add x c) d)", Grade.EXACT),
+            (_vector("c"), _as_last("c", "(dims x)"), _as_last("c", "d")),
         ),
         Rule("view_view", "(View (View x d) e)", "(View x e)", Grade.EXACT),
         Rule("view_same", "(View x d)", "x", Grade.EXACT, ("(= d (dims x))",)),
