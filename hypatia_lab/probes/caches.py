@@ -49,14 +49,14 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Caches:
-    """The caches of this process: ``folder`` holds them, ``shared`` what was prepared; either may be None.
+    """The caches of this process: ``folder`` holds them, if any, ``shared`` what was prepared, where anything is.
 
     ``preparing``: this process fills ``shared`` for those to come.
     """
 
     case: str
     folder: Path | None
-    shared: Path | None
+    shared: Path
     preparing: bool
 
     def close(self) -> None:
@@ -74,11 +74,10 @@ def provide(plan: dict[str, Any], alive: Callable[[], None]) -> Caches:
     case, root = plan["case"], Path(plan["folder"])
     if case not in CASES:
         raise ValueError(unknown("case", case, CASES))
+    shared, preparing = root / _name(plan), bool(plan.get("preparing"))
     if not case:
-        return Caches(case, None, None, False)
-    shared = root / _name(plan) if case in PREPARED else None
-    preparing = bool(plan.get("preparing"))
-    if shared is not None and not preparing and not (shared / "ready").exists():
+        return Caches(case, None, shared, False)
+    if case in PREPARED and not preparing and not (shared / "ready").exists():
         failed = shared / "failed"
         if plan["number"] and failed.exists():  # minutes of compiling are not spent again on the same failure
             raise Ended(*json.loads(failed.read_text(encoding="utf-8")))
@@ -89,7 +88,7 @@ def provide(plan: dict[str, Any], alive: Callable[[], None]) -> Caches:
         except Ended as end:
             failed.write_text(json.dumps([end.status, end.reason]), encoding="utf-8")
             raise
-    if shared is not None and (preparing or case not in FRESH):
+    if preparing or case not in FRESH:
         folder = shared / "caches"
     else:
         root.mkdir(parents=True, exist_ok=True)
@@ -105,7 +104,7 @@ def _name(plan: dict[str, Any]) -> str:
     work = plan["workload"]
     shape = "x".join(map(str, work["shape"]))
     kind = [work["operation"], shape, work["dtype"], work["math"], work["direction"]]
-    return "-".join([PREPARED[plan["case"]], *kind, plan["variant"]])
+    return "-".join([PREPARED.get(plan["case"], "nothing"), *kind, plan["variant"]])
 
 
 def _prepare(plan: dict[str, Any], log: Path, alive: Callable[[], None]) -> None:
@@ -132,20 +131,17 @@ def build(caches: Caches, workload: Workload, variant: Variant, inputs: Inputs) 
     Raises :class:`Ended` when the case does not suit the variant or this torch.
     """
     if caches.case in PACKAGED:
-        assert caches.shared is not None
         tensors = _exported(workload, variant, inputs)[1]
         load = _load_raw if caches.case == "aoti_raw" else _load_package
         return load(caches.shared / "model.pt2", tensors)
     run = variant.factory(workload, inputs)
     if caches.case == "mega" and not caches.preparing:
-        assert caches.shared is not None
         _load_artifacts(caches.shared / "artifacts")
     return run
 
 
 def keep(caches: Caches) -> None:
     """In a preparing process, after its calls: leave what the processes to come will load."""
-    assert caches.shared is not None
     if caches.case in ("disk", "mega"):
         import torch
 
@@ -179,7 +175,6 @@ def package(caches: Caches, workload: Workload, variant: Variant, inputs: Inputs
 
     Raises :class:`Ended` for a variant that is not exported.
     """
-    assert caches.shared is not None
     function, tensors = _exported(workload, variant, inputs)
     import torch
 
