@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from hypatia_lab import variants
@@ -153,9 +154,7 @@ class Experiment:
         """Raise :class:`PlanError` for what two groups would time, which no record takes."""
         seen: set[tuple[Workload, str, str]] = set()
         for group in groups:
-            for cell in (
-                (group.workload, name, clock) for name in group.variants for clock in group.clocks or ("none",)
-            ):
+            for cell in product((group.workload,), group.variants, group.clocks or ("none",)):
                 if cell in seen:
                     work, name, clock = cell
                     told = f"{name} at {work.shape_text} by the {clock} clock is in two groups, or twice in one"

@@ -40,10 +40,10 @@ POINTS = (
         {
             "seed cuda": IEEE,
             # On two cores a compiler takes seconds for each.
-            "quick": f"{LAYOUTS} preallocated script compile ?compile_channels_last ?compile_together",
-            "cpu": f"{LAYOUTS} preallocated script compile compile_channels_last compile_together",
-            "": f"{LAYOUTS} preallocated script compile compile_channels_last compile_together "
-            "compile_reduce_overhead compile_max_autotune",
+            "": (
+                f"{LAYOUTS} preallocated script compile ?compile_channels_last ?compile_together",
+                {"full cuda": "compile_reduce_overhead compile_max_autotune"},
+            ),
         },
         clocks=CALLED,
     ),
@@ -66,11 +66,7 @@ POINTS = (
     point(
         "unet",
         BEYOND_QUICK,
-        {
-            "seed cuda": IEEE,
-            "cuda": f"{LAYOUTS} script compile compile_together compile_reduce_overhead",
-            "": f"{LAYOUTS} script compile compile_together",
-        },
+        {"seed cuda": IEEE, "": (f"{LAYOUTS} script compile compile_together", {"cuda": "compile_reduce_overhead"})},
         clocks=CALLED,
     ),
     point("unet_group", ALL_POINTS, "eager"),
@@ -109,8 +105,7 @@ DEFAULTS = (
         ONE,
         (
             {
-                "quick cpu": f"{BOTH} group_norm",
-                "quick": f"{BOTH} group_norm naive compile",
+                "quick": f"{BOTH} group_norm ?naive ?compile",
                 "cpu": f"{LAYOUTS} preallocated script naive compile",
                 "": f"{LAYOUTS} preallocated script naive naive_malloc compile compile_together "
                 "compile_reduce_overhead",
@@ -135,8 +130,7 @@ DEFAULTS = (
         BEYOND_QUICK,
         {
             "cpu": f"{BOTH} group_norm compile",
-            "full": f"{LAYOUTS} script compile compile_together compile_reduce_overhead",
-            "": f"{LAYOUTS} script compile",
+            "": (f"{LAYOUTS} script compile", {"full": "compile_together compile_reduce_overhead"}),
         },
         "default",
         clocks=CALLED,
