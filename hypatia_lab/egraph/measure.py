@@ -110,8 +110,7 @@ def measure(costs: Costs, egraph: EGraph, seconds: float = 20.0) -> Costs:
         runs = {name: bound(one) for name, one in wanted.items()}
         budget_s = min(BUDGET_S, seconds / len(runs))
         timings = timer.measure(runs, costs.clock, costs.device, budget_s=budget_s)
-    found = {name: time for name, timing in timings.items() if (time := _time(timing)) is not None}
-    fresh = {name: Time(t.low * (1 - SAFETY), t.estimate, t.high * (1 + SAFETY)) for name, t in found.items()}
+    fresh = {name: time for name, timing in timings.items() if (time := _time(timing)) is not None}
     _store(costs, {name: time for name, time in fresh.items() if time.high <= SPREAD * time.low})
     return replace(costs, measured={**costs.measured, **fresh})
 
@@ -153,4 +152,4 @@ def _time(timing: timer.Timing | timer.ClockError) -> Time | None:
     if not isinstance(timing, timer.Timing) or len(timing.samples_us) < 2:
         return None
     found = intervals.geometric(timing.samples_us)
-    return Time(found.low, found.value, found.high)
+    return Time(found.low * (1 - SAFETY), found.value, found.high * (1 + SAFETY))

@@ -14,35 +14,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STAGES = ("Dynamo", "AOTAutograd", "Inductor", "Triton", "autotune")
-
 PHASES = {
-    "dynamo": "Dynamo",
-    "_compile.compile_inner": "Dynamo",
-    "entire_frame_compile": "Dynamo",
-    "backend_compile": "Inductor",  # its own part is Inductor's import and its passes before AOTAutograd
-    "create_aot_dispatcher_function": "AOTAutograd",
-    "compile_fx.<locals>.fw_compiler_base": "Inductor",
-    "AOTAutogradCache.inductor_load": "Inductor",
-    "inductor_compile": "Inductor",
-    "async_compile.wait": "Triton",
-    "async_compile.precompile": "Triton",
-    "CachingAutotuner.slow_precompile_config": "Triton",
-    "StaticAutotunerFuture.warm_precompile": "Triton",
-    "reload_kernel_in_parent": "Triton",
-    "_template_precompiling": "Triton",
-    "CachingAutotuner.benchmark_all_configs": "autotune",
-    "CachingAutotuner.coordinate_descent_tuning": "autotune",
-    "CachingAutotuner.combo_sequential_autotune": "autotune",
-    "benchmark_fused_nodes": "autotune",
-    "_template_autotuning": "autotune",
+    "Dynamo": ("dynamo", "_compile.compile_inner", "entire_frame_compile"),
+    "AOTAutograd": ("create_aot_dispatcher_function",),
+    "Inductor": (
+        "backend_compile",  # its own part is Inductor's import and its passes before AOTAutograd
+        *("compile_fx.<locals>.fw_compiler_base", "AOTAutogradCache.inductor_load", "inductor_compile"),
+    ),
+    "Triton": (
+        *("async_compile.wait", "async_compile.precompile", "CachingAutotuner.slow_precompile_config"),
+        *("StaticAutotunerFuture.warm_precompile", "reload_kernel_in_parent", "_template_precompiling"),
+    ),
+    "autotune": (
+        *("CachingAutotuner.benchmark_all_configs", "CachingAutotuner.coordinate_descent_tuning"),
+        *("CachingAutotuner.combo_sequential_autotune", "benchmark_fused_nodes", "_template_autotuning"),
+    ),
 }
-"""torch's phase, or how its name ends → stage."""
+"""Stage → torch's phases in it, or how their names end."""
+STAGES = tuple(PHASES)
 
 
 def _stage(phase: str, around: str, device: str) -> str:
     """Stage of ``phase`` inside stage ``around`` ("" outside of all)."""
-    found = next((stage for name, stage in PHASES.items() if phase.endswith(name)), around)
+    found = next((stage for stage, names in PHASES.items() if phase.endswith(names)), around)
     # On a CPU the kernels that are waited for are C++, and Inductor's.
     return "Inductor" if found == "Triton" and device == "cpu" else found
 

@@ -24,7 +24,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -103,21 +103,16 @@ def api_launches(trace: Trace) -> int:
     return len(_calls(trace, r"cu(da)?Launch\w*Kernel"))
 
 
+def _row(event: dict[str, Any], kind: str, replays: Container[int] = ()) -> Row:
+    replayed = event.get("args", {}).get("correlation") in replays
+    return Row(event["name"], kind, float(event["ts"]), float(event["dur"]), replayed)
+
+
 def device_rows(trace: Trace) -> list[Row]:
     """Everything on the device's side of ``trace``, in order of start."""
     replays = _calls(trace, r"cu(da)?GraphLaunch")
-    rows = [
-        Row(
-            event["name"],
-            KINDS[event["cat"]],
-            float(event["ts"]),
-            float(event["dur"]),
-            event.get("args", {}).get("correlation") in replays,
-        )
-        for event in trace["traceEvents"]
-        if event.get("cat") in KINDS
-    ]
-    return sorted(rows, key=lambda row: row.start)
+    events = [event for event in trace["traceEvents"] if event.get("cat") in KINDS]
+    return sorted((_row(event, KINDS[event["cat"]], replays) for event in events), key=lambda row: row.start)
 
 
 def operator_rows(trace: Trace) -> list[Row]:
@@ -126,7 +121,7 @@ def operator_rows(trace: Trace) -> list[Row]:
     rows: list[Row] = []
     until: dict[int, float] = {}
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
-        row = Row(event["name"], "kernel", float(event["ts"]), float(event["dur"]))
+        row = _row(event, "kernel")
         # torch.compile marks its stages as operators; their names have spaces, an operator's (aten::mul) has none.
         if event["cat"] == "user_annotation" or " " in row.name:
             rows.append(replace(row, kind="annotation"))
