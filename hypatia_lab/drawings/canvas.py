@@ -99,8 +99,6 @@ class Canvas:
         columns: int,
         size: Point,
         filled: Callable[[int, int], tuple[str, str] | None] = lambda row, column: None,
-        *,
-        stroke: float = 0.75,
     ) -> None:
         """A grid of cells of ``size`` (wide, high); ``filled(row, column)`` is a cell's colour and look, or None."""
         wide, high = size
@@ -110,7 +108,7 @@ class Canvas:
                     self._add("rect", *inside, x=x + column * wide, y=y + row * high, width=wide, height=high)
         across = "".join(f"M{_n(x)} {_n(y + r * high)}h{_n(columns * wide)}" for r in range(rows + 1))
         down = "".join(f"M{_n(x + c * wide)} {_n(y)}v{_n(rows * high)}" for c in range(columns + 1))
-        self._add("path", INK, stroke=stroke, d=across + down)
+        self._add("path", INK, stroke=0.75, d=across + down)
 
     def line(self, points: Sequence[Point], *, colour: str = INK, dashed: bool = False, stroke: float = 1.5) -> None:
         """A line through ``points``."""

@@ -130,19 +130,12 @@ def _capture(
     return captured
 
 
-def rewrite_graph(
-    captured: fx.GraphModule,
-    *,
-    rules: Sequence[str] = DEFAULT,
-    costs: Costs,
-    measure: bool = False,
-    seconds: float = 1.0,
-) -> Optimized:
+def rewrite_graph(captured: fx.GraphModule, *, costs: Costs) -> Optimized:
     """The cheapest equal graph found for a graph of ATen operations (tensors in ``meta["val"]``), not compared.
 
-    Arguments as of :func:`optimize`. Raises ``ValueError`` for an unknown goal.
+    By the default goals, with nothing measured; the integer program has a second. ``costs`` as of :func:`optimize`.
     """
-    return _rewrite(captured, tuple(rules), costs, measure, seconds, {})[0]
+    return _rewrite(captured, DEFAULT, costs, measure=False, seconds=1.0, seconds_of={})[0]
 
 
 def _rewrite(
