@@ -126,6 +126,13 @@ def test_show_gives_a_figure_and_its_words(monkeypatch):
     assert str(parsed("tiles").findtext(f"{SVG}desc")) in bundle["text/plain"]
 
 
+def test_words_are_escaped():
+    drawing = bars("escaped", "one & two", [Bar("a < b", 1.0, 1.0, 1.0, "1 & 1")]).svg()
+    assert "a &lt; b" in drawing
+    assert "one &amp; two" in drawing
+    assert "<" not in re.sub(r"</?[a-z]+[^<>]*>", "", drawing)
+
+
 def test_an_unknown_drawing_is_refused_by_name():
     with pytest.raises(ValueError, match="did you mean 'tiles'"):
         drawings.svg("tile")
