@@ -125,18 +125,17 @@ def _record(path: Path, names: frozenset[str], report: Report) -> Record | None:
     except RecordError as cause:
         report.fault(path.name, "schema", *_placed(str(cause), path))
         return None
-    odd, mistaken = [], False
+    odd = []
     for number, (line, row) in enumerate(zip(lines, (found.run, *found.cells, *found.details), strict=False), 1):
         if line != written(row):
             odd.append(number)
-        if told := manifest_schema.mistake(row["kind"], row):
-            mistaken = True
-            report.fault(path.name, "schema", told, number)
         _ensure_silent(row, path.name, number, names, report)
     if odd:
         said = f"{len(odd)} lines are not written, or not in the order, as hypatia-lab contribute writes them"
         report.fault(path.name, "schema", said, odd[0])
-    return None if odd or mistaken else found
+    if told := manifest_schema.mistake("facts", found.run["facts"]):
+        report.fault(path.name, "schema", f"facts: {told}", 1)
+    return None if odd or told else found
 
 
 def _placed(told: str, path: Path) -> tuple[str, int]:

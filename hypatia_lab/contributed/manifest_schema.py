@@ -1,4 +1,4 @@
-"""The form of a contribution: JSON schemas of its manifest, and of what its records say more narrowly than others."""
+"""The form of a contribution: JSON schemas of its manifest, and of the facts of a machine that it tells."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from typing import Any
 import fastjsonschema
 
 from hypatia_lab.contributed import manifest, private
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    """The schema of an object that has all ``properties`` and no other."""
-    return {"type": "object", "required": [*properties], "additionalProperties": False, "properties": properties}
+from hypatia_lab.records.schema import whole
 
 
 def _files(pattern: str) -> dict[str, Any]:
@@ -20,18 +16,9 @@ def _files(pattern: str) -> dict[str, Any]:
 
 
 _texts = {"type": "array", "items": {"type": "string", "maxLength": 300}, "maxItems": 1000}
-_file = _object({"sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "bytes": {"type": "integer", "minimum": 1}})
-_started = {"type": "string", "pattern": r"^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"}
-_facts = {"type": "object", "additionalProperties": False, "properties": private.FACTS}
-_splits = {
-    "type": "array",
-    "items": [{"type": "string", "maxLength": 40}, {"type": "integer", "minimum": 1, "maximum": 9}],
-    "minItems": 2,
-    "maxItems": 2,
-}
-
+_file = whole({"sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "bytes": {"type": "integer", "minimum": 1}})
 FORMS: dict[str, dict[str, Any]] = {
-    "manifest": _object(
+    "manifest": whole(
         {
             "machine": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"},
             "device": {"enum": ["cpu", "cuda"]},
@@ -50,22 +37,7 @@ FORMS: dict[str, dict[str, Any]] = {
             "left_out": _texts,
         }
     ),
-    "facts": _facts,
-    # Lines of records, by their kind.
-    "run": {
-        "properties": {
-            "started": _started,
-            "facts": _facts | {"required": ["name"]},
-            "grown": {"items": {"properties": {"started": _started}}},
-        }
-    },
-    "cell": {
-        "properties": {
-            "baseline": {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,63}$"},
-            "splits": {"anyOf": [{"type": "null"}, _splits]},
-        }
-    },
-    "detail": {},
+    "facts": {"type": "object", "required": ["name"], "additionalProperties": False, "properties": private.FACTS},
 }
 
 

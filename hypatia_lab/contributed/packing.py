@@ -147,7 +147,7 @@ def _facts(facts: Mapping[str, Any], names: frozenset[str]) -> tuple[dict[str, A
         if key in ("name", "cpu"):
             value, lost = private.without(value, names)
             gone += lost
-        if manifest_schema.mistake("facts", {key: value}):
+        if manifest_schema.mistake("facts", {"name": "", key: value}):
             gone.append(f"fact {key}")
         else:
             kept[key] = value
