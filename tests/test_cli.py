@@ -493,6 +493,46 @@ def test_a_folder_that_may_not_be_searched_is_named_with_what_would_do(folder, t
     assert re.search("choose (another|a) folder", message)
 
 
+def test_who_asks_for_a_claim_that_there_is_not_is_told_the_nearest_ids(folder):
+    line = refused("claims", "S999-01")
+    assert "S000, S001" in line
+    assert 0 < len(re.findall(r"S\d{3}-\d+", line.partition(";")[2])) <= 5
+
+
+def test_a_machine_of_its_models_name_is_compared_with_one_chip_of_several(folder, tmp_path, monkeypatch):
+    for chip in ("0e03a8", "0e03a9"):
+        facts = {"name": "NVIDIA Test", "chip": chip}
+        run = run_line(machine=f"one-{chip}", experiment="naive_vs_cublas", processes=3, device="cuda", facts=facts)
+        records.write(tmp_path / "more", run, [cell("eager", [1.0] * 3), cell("naive", [5.0] * 3)])
+    found = call("compare", "one", "one-0e03a8", "--records", tmp_path / "more")
+    assert (found.code, found.err) == (0, [])
+    assert re.search(r"^ +one 0.125× .*\n +one-0e03a8 0.200× ", found.out, re.MULTILINE)
+    assert "one-0e03a9" not in found.out
+
+
+@pytest.mark.parametrize("sink", ["full", "closed"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["results"], ["results", "--json"], ["claims"], ["compare", "h100", "h200"], ["check-records", "nowhere"]),
+        pytest.param(["doctor", "--device", "cpu"], marks=pytest.mark.slow),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_told_in_one_line(tmp_path, arguments, sink):
+    (tmp_path / "nowhere").mkdir()
+    if sink == "full":
+        output = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, output = os.pipe()
+        os.close(reader)
+    command = [sys.executable, "-m", "hypatia_lab", *arguments]
+    done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    os.close(output)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert line.startswith("hypatia-lab: the output cannot be written: ")
+
+
 def test_a_fault_of_the_lab_itself_is_not_dressed_up_as_bad_input(folder, monkeypatch):
     monkeypatch.setattr(results, "rows", Mock(side_effect=ValueError("a bug")))
     with pytest.raises(ValueError, match="a bug"):

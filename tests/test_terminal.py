@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypatia_lab import claims, records, results
-from hypatia_lab.cli import doctor, printing, side_by_side, terminal
+from hypatia_lab.cli import commands, doctor, printing, reading, side_by_side, terminal
 from hypatia_lab.cli.commands import main
 
 WIDTHS = (60, 80, 100, 140)
@@ -90,7 +90,7 @@ def test_what_is_long_is_paged_where_somebody_watches(monkeypatch, watched, aske
     monkeypatch.setattr(click, "echo_via_pager", paged.append)
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("LINES", "24")
-    terminal.show(["a line", "not\N{NO-BREAK SPACE}testable"] * (20 if long else 2), asked)
+    terminal.show(["a line", "not\N{NO-BREAK SPACE}testable"] * (20 if long else 2), paged=asked)
     assert len(paged) == pages
     told = paged[0] if pages else screen.getvalue()
     assert "not testable" in told
@@ -100,7 +100,8 @@ def test_what_is_long_is_paged_where_somebody_watches(monkeypatch, watched, aske
 @pytest.mark.parametrize("arguments", [["claims"], ["results", "unet"], ["doctor", "--device", "cpu"]])
 def test_no_pager_is_a_flag_of_every_long_command(monkeypatch, arguments):
     seen: list[Any] = []
-    monkeypatch.setattr(terminal, "show", lambda lines, paged=False: seen.append(paged))
+    for module in (commands, reading):
+        monkeypatch.setattr(module, "show", lambda *_, paged, **__: seen.append(paged))
     monkeypatch.setattr(doctor, "examine", lambda device: doctor.Report("box", "cpu", (), ()))
     monkeypatch.setattr(doctor, "text", lambda report: [])
     for more in ([], ["--no-pager"]):

@@ -12,6 +12,7 @@ import click
 
 from hypatia_lab import paths
 from hypatia_lab.cli import execution, options
+from hypatia_lab.cli.terminal import show
 
 
 @click.command()
@@ -35,7 +36,7 @@ def book(report: Path | None, notebooks: Path | None, records: Path | None, outp
         raise click.UsageError("a report's book is made of its own folder; leave --notebooks and --records out")
     else:
         index = _of_report(report, output or report / "_build" / "html", pdf=pdf)
-    click.echo(index)
+    show([str(index)])
 
 
 @execution.resumable()
@@ -63,7 +64,7 @@ def new(file: Path) -> None:
     from hypatia_lab.book.own import write_template
 
     write_template(file)
-    click.echo(f"{file}: now hypatia-lab judge {file}")
+    show([f"{file}: now hypatia-lab judge {file}"])
 
 
 @click.command()
@@ -93,7 +94,7 @@ def investigate(folder: Path, documents: tuple[Path, ...]) -> None:
         ledgers["document"] = drafts.text(None, "DOCUMENT")
     report.begin(folder, ledgers)
     said = f"{count} figures are drafts in {folder / 'claims'}" if count else f"a first draft is in {folder / 'claims'}"
-    click.echo(f"{said}; {folder / 'README.md'} says how to go on")
+    show([f"{said}; {folder / 'README.md'} says how to go on"])
 
 
 def _prefix(stem: str, taken: Collection[str]) -> str:

@@ -17,13 +17,13 @@ from hypatia_lab.cli.judge import judge
 from hypatia_lab.cli.reading import claims, compare, results
 from hypatia_lab.cli.run import run
 from hypatia_lab.cli.simulate import simulate
-from hypatia_lab.cli.terminal import tell
+from hypatia_lab.cli.terminal import show
 
 
 class _Clear(click.Group):
     """Turns the lab's own errors, and misuse of the command, into one clear line and exit status 2.
 
-    Its help tells each command's first sentence whole.
+    The status is 1 where a command says no more than that something failed (:class:`click.ClickException`). Its help tells each command's first sentence whole.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -31,12 +31,13 @@ class _Clear(click.Group):
             formatter.write_dl([(name, self.commands[name].get_short_help_str(1000)) for name in sorted(self.commands)])
 
     def invoke(self, ctx: click.Context) -> Any:
+        status = 2
         try:
             return super().invoke(ctx)
         except click.exceptions.Exit:
             raise
-        except click.UsageError as cause:
-            told = cause.format_message()
+        except click.ClickException as cause:
+            told, status = cause.format_message(), cause.exit_code
         except (ValueError, RuntimeError, OSError) as cause:
             if isinstance(cause, PermissionError) and cause.filename is not None:
                 told = _closed(Path(os.fsdecode(cause.filename)))
@@ -45,7 +46,7 @@ class _Clear(click.Group):
             else:
                 raise
         click.echo(f"hypatia-lab: {told}", err=True)
-        return ctx.exit(2)
+        return ctx.exit(status)
 
 
 def _closed(path: Path) -> str:
@@ -71,7 +72,7 @@ def doctor(device: str, paged: bool, as_json: bool) -> None:
     from hypatia_lab.cli.doctor import examine, rows, text
 
     report = examine(device)
-    tell(as_json, lambda: rows(report), lambda: text(report), paged)
+    show(lambda: text(report), lambda: rows(report), as_json=as_json, paged=paged)
 
 
 for command in (

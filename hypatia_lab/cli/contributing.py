@@ -10,7 +10,7 @@ import click
 from hypatia_lab import paths, records
 from hypatia_lab.cli import options
 from hypatia_lab.cli.reading import root_of
-from hypatia_lab.cli.terminal import show, tell, wrap
+from hypatia_lab.cli.terminal import show, wrap
 from hypatia_lab.contributed.faults import NAMES, Report, shown
 
 
@@ -49,8 +49,7 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
         lines += wrap(f"taken out, as private: {counts}", 2)
     show([*lines, *_lines(found.report)])
     if found.report.faults:
-        click.echo(f"hypatia-lab: {found.folder} would be refused as it is", err=True)
-        sys.exit(1)
+        raise click.ClickException(f"{found.folder} would be refused as it is")
     steps = [
         "",
         "what to do with it, in a fresh clone of your fork:",
@@ -79,7 +78,7 @@ def check_records(folder: Path, as_json: bool) -> None:
     if not folder.exists() and not folder.is_symlink():
         raise click.UsageError(f"{folder} is not there; name the folder that contribute made")
     report = check(folder)
-    tell(as_json, report.rows, lambda: _lines(report))
+    show(lambda: _lines(report), report.rows, as_json=as_json)
     if report.faults:
         sys.exit(1)
 

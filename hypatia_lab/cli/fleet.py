@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from hypatia_lab import paths, records
 from hypatia_lab.cli import options
 from hypatia_lab.cli.execution import RUN, choose, require, resumable
-from hypatia_lab.cli.terminal import table, tell, wrap
+from hypatia_lab.cli.terminal import show, table, wrap
 
 if TYPE_CHECKING:
     from hypatia_lab.fleet.job import Work
@@ -115,8 +114,7 @@ def _wait(layout: Layout, works: Sequence[Work], together: bool) -> None:
     submit.box(layout, works, together, say)
     if bad := [str(line.number) for line in overview.lines(layout) if line.state not in ("done", "twice")]:
         _tell(layout.folder)
-        click.echo(f"hypatia-lab: job {', '.join(bad)} did not finish; the same command again goes on", err=True)
-        sys.exit(1)
+        raise click.ClickException(f"job {', '.join(bad)} did not finish; the same command again goes on")
 
 
 @fleet.command()
@@ -136,7 +134,7 @@ def _tell(folder: Path, as_json: bool = False) -> None:
     pages = " ".join(asked.notebooks) or "all notebooks"
     said = f"{_jobs(len(lines))}: {_counted(overview.STATES, [line.state for line in lines]) or 'none'}."
     out = [*wrap(said), *wrap(f"{pages}, preset {asked.preset}, {folder}", 2), "", *_job_lines(lines)]
-    tell(as_json, lambda: [asdict(line) for line in lines], lambda: out)
+    show(out, lambda: [asdict(line) for line in lines], as_json=as_json)
 
 
 def _jobs(count: int) -> str:
@@ -191,4 +189,4 @@ def collect(folder: Path, into: Path | None, as_json: bool) -> None:
     lines += [""] if items else []
     for item in items:
         lines += wrap(f"{item.outcome}: {item.what}" + (f" ({item.reason})" if item.reason else ""), 4, 2)
-    tell(as_json, lambda: [asdict(item) for item in items], lambda: lines)
+    show(lines, lambda: [asdict(item) for item in items], as_json=as_json)

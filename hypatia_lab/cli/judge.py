@@ -16,7 +16,7 @@ from hypatia_lab import paths, records, variants
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.reading import told_claims
-from hypatia_lab.cli.terminal import table, tell, wrap
+from hypatia_lab.cli.terminal import show, table, wrap
 from hypatia_lab.messages import unknown
 from hypatia_lab.tables import claims as claim_tables
 
@@ -166,7 +166,7 @@ def judge(
         passed = [one.message for one in rulings if one.outcome == gate.PASSED and fail_below is not None]
         return [*told, *([""] if passed else []), *(line for one in passed for line in wrap(one, 2))]
 
-    tell(as_json, lambda: [one.entry() for one in rulings], lines)
+    show(lines, lambda: [one.entry() for one in rulings], as_json=as_json)
     if not no_page:
         page = own_book.lay_out(folder, found.name, found.summary, text, claims_file, name)
         _write_page(folder, page, quiet=as_json)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from hypatia_lab import claims as ledger
 from hypatia_lab import records
 from hypatia_lab import results as tidy
 from hypatia_lab.cli import options
-from hypatia_lab.cli.terminal import grouped, show, table, tell, wrap
+from hypatia_lab.cli.terminal import grouped, show, table, wrap
 from hypatia_lab.messages import unknown
 from hypatia_lab.records import Record
 
+NEAREST = 5
+"""So many ids are told to who asks for a claim that there is not."""
 _more = "Folder of more records, such as the --output of judge, beside the committed ones"
 _records = options.several("--records", "folders", options.THERE, _more)
 _machines = options.several("--machine", "machines", str, "Only this machine, or all chips of this model")
@@ -87,7 +90,7 @@ def results(
         given = [value.replace("×", "x") if name == "shape" else value for value in wanted[name]]
         rows = _kept(rows, attrgetter(name), name, given)
     cells = ({key: getattr(row, key) for key in tidy.COLUMNS} for row in rows)
-    tell(as_json, lambda: list(cells), lambda: result_lines(rows), paged)
+    show(lambda: result_lines(rows), lambda: list(cells), as_json=as_json, paged=paged)
 
 
 @click.command()
@@ -128,7 +131,7 @@ def claims(
     parts = ledger.judge(tidy.measured(_load(folders, machines, home)), known, beside=beside)
     on = [name for name in dict.fromkeys(row.machine for row in parts) if name != ledger.ANY]
     if report and not as_json and not on:
-        show(_unmeasured(report), paged)
+        show(_unmeasured(report), paged=paged)
         return
     stated = [] if as_parts else ledger.statements(parts, known)
     rows = _kept(stated or parts, attrgetter("document"), "document", [seed.upper() for seed in seeds])
@@ -143,7 +146,7 @@ def claims(
         return printing.claim_lines(rows, on, everything=bool(words))
 
     told = (row.row() | ({"parts": [part.row() for part in row.parts]} if stated else {}) for row in rows)
-    tell(as_json, lambda: list(told), lines, paged)
+    show(lines, lambda: list(told), as_json=as_json, paged=paged)
 
 
 def _of_report(folder: Path) -> list[ledger.Claim]:
@@ -186,7 +189,8 @@ def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], 
         whole = whole and bool(found)
         found = found or {one for one in known if one.upper().startswith(name.upper())}
         if not found:
-            raise click.UsageError(unknown("claim", name, [*dict.fromkeys(row.document for row in rows), *known]))
+            near = get_close_matches(name.upper(), known, NEAREST, 0)
+            raise click.UsageError(unknown("claim", name, [*dict.fromkeys(row.document for row in rows), *near]))
         meant |= found
     return [row for row in rows if not asked or meant.intersection(_ids(row))], meant, whole
 
@@ -216,7 +220,7 @@ def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ..
 
     sides: list[tuple[str, list[Record]]] = []
     for text in machines:
-        for side in _sides(text, folders):
+        for side in _sides(text, folders, {*machines} - {text}):
             if twin := [name for name, other in sides if other == side]:
                 raise click.UsageError(f"{twin[0]} and {text} are the same records; name two machines or folders")
             sides.append((text, side))
@@ -232,18 +236,21 @@ def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ..
     evidence, beside = tidy.measured(loaded), tidy.measured(records.load())
     found = side_by_side.of(names, loaded, ledger.judge(evidence, _own_ledger(*machines), beside=beside))
     rows, lines = side_by_side.json_rows, side_by_side.lines
-    tell(as_json, lambda: rows(found), lambda: lines(found, everything=everything), paged)
+    show(lambda: lines(found, everything=everything), lambda: rows(found), as_json=as_json, paged=paged)
 
 
-def _sides(text: str, folders: tuple[Path, ...]) -> list[list[Record]]:
-    """The records of each side that ``text`` names: a machine, the chips of a model, a folder with one machine's."""
+def _sides(text: str, folders: tuple[Path, ...], others: Set[str]) -> list[list[Record]]:
+    """The records of each side that ``text`` names: a machine, the chips of a model, a folder with one machine's.
+
+    A machine that is called like its model is meant alone beside one chip, or where ``others`` name a chip.
+    """
     place = Path(text)
     named = not place.is_dir() or any(path.name == text for path in records.COMMITTED.glob("*/"))
     sides = grouped(_load(folders, (text,)) if named else records.load(root_of(place)), attrgetter("machine"))
     if not named and len(sides) > 1:
         raise click.UsageError(f"{text} holds records of {', '.join(sorted(sides))}; name one of its folders")
-    # With one chip beside it the machine of that name is meant.
-    return [sides[text]] if text in sides and len(sides) == 2 else list(sides.values())
+    alone = len(sides) == 2 or not others.isdisjoint(sides)
+    return [sides[text]] if text in sides and alone else list(sides.values())
 
 
 def _own_ledger(*places: str) -> list[ledger.Claim]:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from hypatia_lab.cli import options
+from hypatia_lab.cli.terminal import show
 
 
 def _scene_options(command: Any) -> Any:
@@ -82,7 +83,7 @@ def simulate(device: str, dtype: str, variant: str, output: Path, **given: Any) 
     _write_image(output, image)
     size = " x ".join(map(str, image.shape))
     told = f"{size} pixels, {scene.steps} step{'s' * (scene.steps > 1)} a pixel, {dtype}, {variant} on {place}"
-    click.echo(f"{output}: {told}, {seconds:.3f} s, peak {float(image.max()):.6g}")
+    show([f"{output}: {told}, {seconds:.3f} s, peak {float(image.max()):.6g}"])
 
 
 def _scene(given: dict[str, Any]) -> Any:

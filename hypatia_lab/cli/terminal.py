@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import shutil
 import sys
 import textwrap
@@ -75,28 +77,33 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
     return found
 
 
-def show(lines: Iterable[str], paged: bool = False) -> None:
-    """Print ``lines``; ``paged``, through the reader's pager where they are more than a terminal shows at once.
+def show(
+    lines: Iterable[str] | Callable[[], Iterable[str]],
+    rows: Callable[[], _Rows] = list,
+    *,
+    as_json: bool = False,
+    paged: bool = False,
+) -> None:
+    """Print ``lines`` or, ``as_json``, ``rows`` as one array, with null for what JSON has no number for.
 
-    Spaces that no line may be broken at have done their work by then: a search for what is read finds it.
-    """
-    text = "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
-    long = text.count("\n") + 2 > shutil.get_terminal_size(FALLBACK).lines
-    if paged and long and sys.stdout.isatty():
-        click.echo_via_pager(text)
-    else:
-        click.echo(text)
-
-
-def tell(as_json: bool, rows: Callable[[], _Rows], lines: Callable[[], Iterable[str]], paged: bool = False) -> None:
-    """Print ``rows`` as one JSON array, with null for what JSON has no number for, or else :func:`show` ``lines``.
-
-    Only what is printed is made.
+    Only what is printed is made. ``paged``: through the reader's pager where they are more than a terminal shows at
+    once. Spaces that no line may be broken at have done their work by then: a search for what is read finds it. Raises
+    :class:`click.ClickException`, of exit status 1, where the output cannot be written.
     """
     if as_json:
-        click.echo(json.dumps(_clean(rows()), indent=1, ensure_ascii=False))
+        text = json.dumps(_clean(rows()), indent=1, ensure_ascii=False)
     else:
-        show(lines(), paged)
+        text = "\n".join(lines() if callable(lines) else lines).replace("\N{NO-BREAK SPACE}", " ")
+    long = text.count("\n") + 2 > shutil.get_terminal_size(FALLBACK).lines
+    try:
+        if long and paged and not as_json and sys.stdout.isatty():
+            click.echo_via_pager(text)
+        else:
+            click.echo(text)
+    except OSError as cause:
+        with contextlib.suppress(OSError):  # else Python itself complains at its end of what it still holds
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.ClickException(f"the output cannot be written: {cause.strerror}") from None
 
 
 def _clean(value: Any) -> Any:
