@@ -29,7 +29,7 @@ from synthetic import ceilings, cell_line, run_line
 from hypatia_lab import claims, paths, records, results, tables, variants, workloads
 from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
-from hypatia_lab.book import readers
+from hypatia_lab.book import readers, report
 from hypatia_lab.cli import commands
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons
@@ -274,6 +274,40 @@ def test_a_full_disk_under_the_readers_book_is_one_line(kernel, tmp_path, monkey
     assert (found.code, found.out) == (2, "")
     assert "the disk is full" in found.err[-1]
     assert files_below(tmp_path) == before
+
+
+LAYOUTS = {
+    "judge": (own_book.begin, own_book.ensure_ours),
+    "investigate": (lambda folder: report.begin(folder, {"a": "", "b": ""}), report.ensure_free),
+}
+
+
+@pytest.mark.parametrize("command", LAYOUTS)
+def test_a_book_that_a_full_disk_cut_short_is_begun_anew_and_the_file_is_named(tmp_path, monkeypatch, command):
+    begin, ensure = LAYOUTS[command]
+    make = tempfile.mkstemp
+    for room in range(1000):
+        left = iter(range(room))
+
+        def full(left: Iterator[int] = left, **how: Any) -> Any:
+            if next(left, None) is None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return make(**how)
+
+        folder, told = tmp_path / str(room), ""
+        monkeypatch.setattr(records.tempfile, "mkstemp", full)
+        try:
+            begin(folder)
+        except records.RecordError as cause:
+            told = str(cause)
+        if not told:
+            break
+        assert re.match(rf"cannot write {folder}/\S+: No space left on device", told)
+        ensure(folder)
+        monkeypatch.undo()
+        begin(folder)
+    assert files_below(folder) == files_below(tmp_path / "0")
+    assert room > 3
 
 
 @pytest.mark.usefixtures("rehearsed_here")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -245,8 +244,4 @@ def keep_files(probes: Sequence[Probe], folder: Path, target: Path, keep: Callab
                 work = probe.workload
                 kind = [word for word in (work.dtype, work.math) if word not in ("float32", "ieee")]
                 name = "-".join([work.operation, work.shape_text, *kind, probe.variant, path.name])
-                try:
-                    target.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(path, target / name)
-                except OSError as cause:
-                    raise records.explain(cause, target / name) from None
+                records.copy(path, target / name)

@@ -24,6 +24,7 @@ from typing import Any
 
 from hypatia_lab import paths
 from hypatia_lab.book import pdf as printing
+from hypatia_lab.records import RecordError, copy, write_text
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 STRICT = ("-n", "-W", "--keep-going")
@@ -143,9 +144,9 @@ def _copy_files(app: Any, failure: Exception | None) -> None:
         return
     book, out = Path(app.srcdir) / "book", Path(app.outdir)
     if (book / "records").is_dir():
-        shutil.copytree(book / "records", out / "records", dirs_exist_ok=True, ignore=_unfinished)
+        copy_folder(book / "records", out / "records")
     if (book / PDF).is_file():
-        shutil.copyfile(book / PDF, out / PDF)
+        copy(book / PDF, out / PDF)
 
 
 def _unfinished(folder: str, names: list[str]) -> set[str]:
@@ -182,13 +183,12 @@ def fault(notebook: Path) -> str:
 
 def _assemble(repository: Path, source: Path, notebooks: Path | None, records: Path | None, say: Any) -> None:
     """Lay the sources of the book out in the new folder ``source``."""
-    source.mkdir()
     for name in ("_config.yml", "_toc.yml"):
-        shutil.copy(repository / name, source / name)
+        copy(repository / name, source / name)
     for name in ("book", "notebooks"):
-        shutil.copytree(repository / name, source / name, ignore=_unfinished)
+        copy_folder(repository / name, source / name)
     if records is not None and records.is_dir():  # nothing measured here is no error: the committed book remains
-        shutil.copytree(records, source / "book" / "records", dirs_exist_ok=True, ignore=_unfinished)
+        copy_folder(records, source / "book" / "records")
     if notebooks is None:
         return
     for committed in sorted((source / "notebooks").glob("*.ipynb")):
@@ -197,7 +197,7 @@ def _assemble(repository: Path, source: Path, notebooks: Path | None, records: P
         if why:
             say(f"book: {committed.name} {why} on this machine; the committed notebook stands in for it")
         else:
-            committed.write_text(_without_plumbing(executed), encoding="utf-8")
+            write_text(committed, _without_plumbing(executed))
 
 
 def _without_plumbing(notebook: Path) -> str:
@@ -255,8 +255,8 @@ def build(
             kept.unlink(missing_ok=True)
     except printing.PrintError as cause:
         raise BookError(str(cause)) from None
-    except OSError as cause:
-        raise BookError(f"the book cannot be written: {file_error(cause)}") from None
+    except (OSError, RecordError) as cause:
+        raise BookError(f"the book cannot be written: {_said(cause)}") from None
     return output / "index.html"
 
 
@@ -270,11 +270,25 @@ def _ensure_ours(output: Path) -> None:
         raise BookError(f"{output} holds something else than a book of the lab; choose another folder or empty it")
 
 
-def file_error(cause: OSError) -> str:
-    """What an error says of a file; of the many of a copied folder the first."""
-    if isinstance(cause, shutil.Error) and cause.args and isinstance(cause.args[0], list):
-        file, _, why = cause.args[0][0]
-        return f"{file}: {why}"
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy what is finished in folder ``source`` into ``target``, which may be there.
+
+    Raises :class:`hypatia_lab.records.RecordError` that names the file which cannot be read, or written.
+    """
+    try:
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=_unfinished, copy_function=_copy)
+    except shutil.Error as cause:  # of folders in it; the first is told
+        raise RecordError(cause.args[0][0][2]) from None
+
+
+def _copy(source: str, target: str) -> None:
+    copy(Path(source), Path(target))
+
+
+def _said(cause: Exception) -> str:
+    """What an error says of a file."""
+    if not isinstance(cause, OSError):
+        return str(cause)
     remedy = "; choose a folder that is open to you" if isinstance(cause, PermissionError) else ""
     return f"{cause.filename}: {cause.strerror}{remedy}"
 

@@ -69,13 +69,8 @@ def write_template(path: Path) -> None:
 
 def ensure_ours(folder: Path) -> None:
     """Raise :class:`BookError` when ``folder`` holds something else than a reader's book; what is not there will do."""
-    if folder.is_dir() and any(folder.iterdir()):
-        try:
-            ours = (folder / "_config.yml").read_text(encoding="utf-8").startswith(MARK)
-        except (OSError, UnicodeDecodeError):
-            ours = False
-        if not ours:
-            raise BookError(f"{folder} holds something else than a book of yours; choose another --output")
+    if folder.is_dir() and any(folder.iterdir()) and not readers.is_ours(folder, MARK):
+        raise BookError(f"{folder} holds something else than a book of yours; choose another --output")
 
 
 def _fenced(source: str) -> str:
@@ -115,7 +110,7 @@ def begin(folder: Path) -> None:
 
     Raises :class:`BookError` or :class:`records.RecordError`.
     """
-    write_text(folder / "_config.yml", MARK + readers.looks(folder, readers.titled("Your kernels", "Your kernels")))
+    readers.lay_out(folder, readers.titled("Your kernels", "Your kernels"), MARK)
     names = sorted(path.stem for path in (folder / "notebooks").glob("*.ipynb"))
     if names:
         rest = "".join(f"  - file: notebooks/{name}\n" for name in names[1:])

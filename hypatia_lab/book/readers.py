@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 from hypatia_lab import paths
-from hypatia_lab.book.build import BookError, file_error
+from hypatia_lab.book.build import BookError, copy_folder
+from hypatia_lab.records import write_text
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -59,20 +59,28 @@ def written(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, allow_unicode=True, sort_keys=False)
 
 
-def looks(folder: Path, said: dict[str, Any]) -> str:
-    """Copy the lab's static files into ``folder``; the text of its settings, with what is ``said`` otherwise.
+def lay_out(folder: Path, said: dict[str, Any], mark: str = "") -> None:
+    """Give the book in ``folder`` the lab's looks: its settings, with what is ``said`` otherwise, and static files.
 
-    Raises :class:`BookError` where the lab's own book is not there, or nothing can be written.
+    The settings come first, behind ``mark``: from then on it is known whose the folder is. Raises :class:`BookError`
+    where the lab's own book is not there, and :class:`hypatia_lab.records.RecordError` where nothing can be written.
     """
     import yaml
 
     try:
         own = yaml.safe_load((paths.HOME / "_config.yml").read_text(encoding="utf-8"))
-        static, there = (place / "book" / "static" for place in (paths.HOME, folder))
-        shutil.copytree(static, there, copy_function=shutil.copyfile, dirs_exist_ok=True)
     except OSError as cause:
-        raise BookError(f"the book cannot be laid out: {file_error(cause)}") from None
-    return written(_over(own, said))
+        raise BookError(f"the book cannot be laid out: {cause.filename}: {cause.strerror}") from None
+    write_text(folder / "_config.yml", mark + written(_over(own, said)))
+    copy_folder(paths.HOME / "book" / "static", folder / "book" / "static")
+
+
+def is_ours(folder: Path, mark: str) -> bool:
+    """Whether the settings of a book in ``folder`` are there and begin with ``mark``."""
+    try:
+        return (folder / "_config.yml").read_text(encoding="utf-8").startswith(mark)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _over(own: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,15 @@ measured. Nothing of the documents lies in it but figures, units and where they 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from hypatia_lab.book import readers
-from hypatia_lab.book.build import BookError, file_error
-from hypatia_lab.records import write_text
+from hypatia_lab.book.build import BookError, copy_folder
+from hypatia_lab.records import copy, write_text
 
+MARK = "# What differs from the lab's own book.\n"
+"""First line of a report's settings."""
 PAGE = "notebooks/report"
 """The one page, without its suffix."""
 
@@ -33,22 +34,24 @@ def begin(folder: Path, ledgers: Mapping[str, str]) -> None:
     ensure_free(folder)
     title = folder.resolve().name
     name = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")[:50] or "report"
-    for ledger, text in ledgers.items():
-        write_text(folder / "claims" / f"{ledger}.yaml", text)
     shown = readers.escaped(title)
-    differs = "# What differs from the lab's own book.\n" + readers.written(readers.titled(title, ""))
+    # The first file says whose the folder is, the last one that it has all of them.
     for file, text in {
+        "_config.yml": MARK + readers.written(readers.titled(title, "")),
+        **{f"claims/{ledger}.yaml": text for ledger, text in ledgers.items()},
         "experiments.py": readers.template("experiments.py.txt", name=name),
         f"{PAGE}.ipynb": readers.notebook("report", title=shown),
-        "_config.yml": differs,
-        "_toc.yml": f"format: jb-book\nroot: {PAGE}\n",
         "README.md": readers.template("README.md", title=shown),
+        "_toc.yml": f"format: jb-book\nroot: {PAGE}\n",
     }.items():
         write_text(folder / file, text)
 
 
 def ensure_free(folder: Path) -> None:
-    """Raise :class:`ReportError` where ``folder`` is a file, or holds something already."""
+    """Raise :class:`ReportError` where ``folder`` is a file, or holds something that :func:`begin` has not left there
+    when it was cut short."""
+    if readers.is_ours(folder, MARK) and not (folder / "_toc.yml").exists():
+        return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ReportError(f"{folder} exists and is not empty; name a folder that is new")
 
@@ -64,21 +67,21 @@ def ensure_report(folder: Path) -> None:
 def lay_out(folder: Path, source: Path) -> None:
     """Put everything that the book of the report in ``folder`` is built from into ``source``, but its pages.
 
-    Those are executed there. Looks are the lab's own. Raises :class:`BookError` where a file cannot be read or written,
-    or a configuration is no mapping.
+    Those are executed there. Looks are the lab's own. Raises :class:`BookError` where its configuration cannot be read
+    or is no mapping, and :class:`hypatia_lab.records.RecordError` where another file cannot be read or written.
     """
     import yaml
 
     config = folder / "_config.yml"
     try:
         said = yaml.safe_load(config.read_text(encoding="utf-8"))
-        if not isinstance(said, dict):
-            raise BookError(f"{config}: is no mapping of settings")
-        (source / "_config.yml").write_text(readers.looks(source, said), encoding="utf-8")
-        shutil.copyfile(folder / "_toc.yml", source / "_toc.yml")
-        if (folder / "records").is_dir():
-            shutil.copytree(folder / "records", source / "book" / "records")
+    except OSError as cause:
+        raise BookError(f"{config}: cannot be read ({cause.strerror})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as cause:
         raise BookError(f"{config}: is not YAML ({str(cause).splitlines()[0]})") from None
-    except OSError as cause:
-        raise BookError(f"the book cannot be laid out: {file_error(cause)}") from None
+    if not isinstance(said, dict):
+        raise BookError(f"{config}: is no mapping of settings")
+    readers.lay_out(source, said)
+    copy(folder / "_toc.yml", source / "_toc.yml")
+    if (folder / "records").is_dir():
+        copy_folder(folder / "records", source / "book" / "records")

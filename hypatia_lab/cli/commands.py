@@ -23,7 +23,8 @@ from hypatia_lab.cli.terminal import show
 class _Clear(click.Group):
     """Turns the lab's own errors, and misuse of the command, into one clear line and exit status 2.
 
-    The status is 1 where a command says no more than that something failed (:class:`click.ClickException`). Its help tells each command's first sentence whole.
+    The status is 1 where a command says that something failed (:class:`click.ClickException`).
+    Its help tells each command's first sentence whole.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +40,8 @@ def collect(layout: Layout, into: Path) -> list[Item]:
             continue
         own = [_take(record, into / folder.name) for record in found]
         if any(item.outcome == "taken" for item in own):
-            _copy_traces(folder / "traces", into / folder.name / "traces")
+            for path in sorted(path for path in (folder / "traces").glob("*") if path.is_file()):
+                records.copy(path, into / folder.name / "traces" / path.name)
         out += own
     return out
 
@@ -110,18 +108,3 @@ def _as_whole(new: Record, there: Record) -> str:
     if new.run["started"] < there.run["started"]:
         return "what is there is newer"
     return ""
-
-
-def _copy_traces(folder: Path, target: Path) -> None:
-    """Copy the files of ``folder`` to ``target``, each whole or not at all."""
-    for path in sorted(path for path in folder.glob("*") if path.is_file()):
-        temporary = target / f".{path.name}.{os.getpid()}.tmp"
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, temporary)
-            os.replace(temporary, target / path.name)
-        except OSError as cause:
-            raise records.explain(cause, target / path.name) from None
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()

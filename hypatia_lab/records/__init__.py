@@ -86,6 +86,11 @@ class Record:
         return str(self.run["facts"].get("chip") or "")
 
 
+def _broken(where: object, said: str) -> RecordError:
+    """The error of a record that is not whole: ``where`` it lies, and what is ``said`` of it."""
+    return RecordError(f"{where}: {said}; restore the file or measure again")
+
+
 def machine_name(text: str) -> str:
     """``text`` if it can name a machine and so a folder. Raises :class:`RecordError` otherwise."""
     if not isinstance(text, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", text):
@@ -145,16 +150,14 @@ def parse(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line, parse_constant=_reject, parse_float=_finite)
     except (ValueError, RecursionError) as cause:
-        raise RecordError(f"{where}: not a whole JSON line ({cause}); restore the file or measure again") from None
+        raise _broken(where, f"not a whole JSON line ({cause})") from None
     kind = row.get("kind") if isinstance(row, dict) else None
-    if kind not in ("run", "cell", "detail"):
-        raise RecordError(
-            f"{where}: kind must be 'run', 'cell' or 'detail', found {kind!r}; restore the file or measure again"
-        )
+    if kind not in _validators():
+        raise _broken(where, f"kind must be 'run', 'cell' or 'detail', found {kind!r}")
     try:
         _validators()[kind](row)
     except fastjsonschema.JsonSchemaException as cause:
-        raise RecordError(f"{where}: {cause}; restore the file or measure again") from None
+        raise _broken(where, str(cause)) from None
     return row
 
 
@@ -169,8 +172,7 @@ def _ensure_once(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     places: dict[tuple[Any, ...], int] = {}
     for number, row in enumerate(rows, 2):
         if row["kind"] == "cell" and (first := places.setdefault(cell_key(row), number)) != number:
-            said = f"a second cell of {row['variant']}, the same as that on line {first}"
-            raise RecordError(f"{path}:{number}: {said}; restore the file or measure again")
+            raise _broken(f"{path}:{number}", f"a second cell of {row['variant']}, the same as that on line {first}")
 
 
 def load_file(path: Path) -> Record:
@@ -194,28 +196,23 @@ def _parsed(path: Path, text: str) -> Record:
     if not lines:
         raise RecordError(f"{path}:1: empty file; restore it or measure again")
     if not text.endswith("\n"):
-        raise RecordError(f"{path}:{len(lines)}: truncated (no end of line); restore the file or measure again")
+        raise _broken(f"{path}:{len(lines)}", "truncated (no end of line)")
     rows = [parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
     run, lines_after = rows[0], rows[1:]
     if run["kind"] != "run":
-        raise RecordError(f"{path}:1: the first line must be the run; restore the file or measure again")
+        raise _broken(f"{path}:1", "the first line must be the run")
     for number, row in enumerate(lines_after, 2):
         if row["kind"] == "run":
             raise RecordError(f"{path}:{number}: a second run line; one file holds one run")
         if row["kind"] == "cell" and len(row["medians_us"]) not in (0, run["processes"]):
-            raise RecordError(
-                f"{path}:{number}: {len(row['medians_us'])} medians for {run['processes']} processes; "
-                "restore the file or measure again"
-            )
+            said = f"{len(row['medians_us'])} medians for {run['processes']} processes"
+            raise _broken(f"{path}:{number}", said)
     _ensure_once(path, lines_after)
     cells = tuple(row for row in lines_after if row["kind"] == "cell")
     details = tuple(row for row in lines_after if row["kind"] == "detail")
     for what, there, promised in (("cells", cells, run["cells"]), ("details", details, run.get("details", 0))):
         if len(there) != promised:
-            raise RecordError(
-                f"{path}:{len(lines)}: {len(there)} {what} where the run line promises {promised}; "
-                "restore the file or measure again"
-            )
+            raise _broken(f"{path}:{len(lines)}", f"{len(there)} {what} where the run line promises {promised}")
     if place(path) != (run["machine"], run["experiment"]):
         raise RecordError(
             f"{path}:1: holds machine {run['machine']!r}, experiment {run['experiment']!r}, but lies elsewhere; "
@@ -323,14 +320,29 @@ def explain(cause: OSError, path: Path) -> RecordError:
 
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` whole or not at all. Raises :class:`RecordError` when it cannot."""
+    _write(path, text.encode(), lasting=True)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file whole or not at all. Raises :class:`RecordError` that names which one cannot be read, or written."""
+    try:
+        data = source.read_bytes()
+    except OSError as cause:
+        raise RecordError(f"{source}: cannot be read ({cause.strerror})") from None
+    _write(target, data)
+
+
+def _write(path: Path, data: bytes, *, lasting: bool = False) -> None:
+    """Write ``data`` to ``path`` by rename; ``lasting``: from then on it outlives a loss of power, too."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
             stream.flush()
-            os.fsync(stream.fileno())
+            if lasting:
+                os.fsync(stream.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as cause:
