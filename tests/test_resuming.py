@@ -204,7 +204,7 @@ def test_parts_of_other_software_are_not_mixed_in(lab, monkeypatch, changed):
 
 @pytest.mark.parametrize("damage", ["", "{", '{"key": "other", "excluded": {}}\n', "\x00\xff"])
 def test_damaged_parts_are_measured_again(lab, damage):
-    part = lab.root / "box" / ".parts" / "tiny" / "0.jsonl"
+    part = lab.root / "box" / ".parts" / "tiny" / "0.json"
     part.parent.mkdir(parents=True)
     part.write_bytes(damage.encode("latin-1"))
     assert len(lab.measure().cells) == len(NAMES)
@@ -225,7 +225,7 @@ def test_a_full_disk_in_mid_run_loses_nothing_measured_so_far(lab, monkeypatch):
         with pytest.raises(records.RecordError, match="disk is full") as caught:
             lab.measure(*BOTH)
     assert "\n" not in str(caught.value)
-    assert sorted(path.name for path in (lab.root / "box" / ".parts" / "tiny").iterdir()) == ["0.jsonl", "log.txt"]
+    assert sorted(path.name for path in (lab.root / "box" / ".parts" / "tiny").iterdir()) == ["0.json", "log.txt"]
     assert recorded(lab.root) == ["box/ceilings"]
     lab.measure(*BOTH)
     assert lab.measured() == [[0, 1], [1]]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 
-from hypatia_lab import records
+from hypatia_lab.bench.kept import keep, kept
 
 
 class Campaign:
@@ -22,7 +21,7 @@ class Campaign:
     def begin(self) -> list[str]:
         """Start one, or go on with one that this very code began; returns the experiments that it has measured."""
         done = self._done()
-        records.write_text(self.path, json.dumps({"code": self.code, "done": done}))
+        keep(self.path, self.code, done)
         return done
 
     def has(self, experiment: str) -> bool:
@@ -32,7 +31,7 @@ class Campaign:
     def add(self, experiment: str) -> None:
         """Note that ``experiment`` has been measured, where a campaign was begun."""
         if self.path.exists():
-            records.write_text(self.path, json.dumps({"code": self.code, "done": [*self._done(), experiment]}))
+            keep(self.path, self.code, [*self._done(), experiment])
 
     def end(self) -> None:
         """Forget it: all that was asked for has been measured."""
@@ -41,8 +40,4 @@ class Campaign:
             self.path.parent.rmdir()
 
     def _done(self) -> list[str]:
-        try:
-            told = json.loads(self.path.read_text(encoding="utf-8"))
-            return told["done"] if told["code"] == self.code else []
-        except (OSError, ValueError, KeyError, TypeError):
-            return []
+        return kept(self.path, self.code) or []

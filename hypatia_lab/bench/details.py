@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from hypatia_lab import records
 from hypatia_lab.bench import sessions
+from hypatia_lab.bench.kept import keep, kept
 from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import Probe
 
@@ -53,7 +53,7 @@ def collect(
     pending = [
         place
         for place, (number, indices) in enumerate(due)
-        if probes[indices[0]].topic != ALONE and any(_kept(_path(folder, i, number), key) is None for i in indices)
+        if probes[indices[0]].topic != ALONE and any(kept(_path(folder, i, number), key) is None for i in indices)
     ]
     pending = pending[: sessions.room(len(pending))]
     modules = [_module(probes[due[place][1][0]].topic) for place in pending]
@@ -65,27 +65,27 @@ def collect(
         waiting = dict(zip(pending, processes, strict=True))
         for place, (number, indices) in enumerate(due):
 
-            def keep(index: int, events: Events, number: int = number) -> None:
+            def hear(index: int, events: Events, number: int = number) -> None:
                 heard[index, number] = events
-                records.write_text(_path(folder, index, number), json.dumps({"key": key, "events": events}))
+                keep(_path(folder, index, number), key, events)
                 bar.update(1)
 
             todo = []
             for index in indices:
                 before = heard.get((index, number - 1), [])
                 hung = [event for event in before if event["event"] == "status" and event["status"] == "timeout"]
-                if (kept := _kept(_path(folder, index, number), key)) is None:
+                if (said := kept(_path(folder, index, number), key)) is None:
                     if hung and probes[index].topic == "program":  # it would be waited for as long again
-                        keep(index, hung)
+                        hear(index, hung)
                     else:
                         todo.append(index)
                 else:
-                    heard[index, number] = kept
+                    heard[index, number] = said
                     bar.update(1)
             while todo:
                 plans = [_plan(probes[index], index, number, device, folder) | {"source": source} for index in todo]
                 module = _module(probes[todo[0]].topic)
-                todo = todo[_look(module, plans, todo, log, keep, waiting.pop(place, None)) :]
+                todo = todo[_look(module, plans, todo, log, hear, waiting.pop(place, None)) :]
     return [
         line
         for index, probe in enumerate(probes)
@@ -126,15 +126,6 @@ def _shared(probes: Sequence[Probe]) -> list[tuple[int, list[int]]]:
 
 def _path(folder: Path, index: int, number: int) -> Path:
     return folder / f"probe-{index}-{number}.json"
-
-
-def _kept(path: Path, key: str) -> Events | None:
-    """What a probe said when it ran before; None when it did not, or for another plan."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found["events"] if found["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _plan(probe: Probe, index: int, number: int, device: str, folder: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from hypatia_lab import intervals, records, results, variants
@@ -51,12 +52,8 @@ def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index:
     timed = word != "none" and worst["status"] == "ok"
     found = {
         "kind": "cell",
-        "operation": workload.operation,
+        **asdict(workload),
         "shape": list(workload.shape),
-        "dtype": workload.dtype,
-        "math": workload.math,
-        "direction": workload.direction,
-        "seed": workload.seed,
         "clock": word,
         "variant": name,
         "origin": one.origin,

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -121,37 +121,37 @@ def _parcel(found: Sequence[Record], names: frozenset[str]) -> _Parcel:
 
 def _cleaned(row: dict[str, Any], names: frozenset[str], gone: Counter[str]) -> dict[str, Any]:
     """A line of a record without what is private in it; ``gone`` counts that."""
+
+    def clean(value: Any) -> Any:
+        found, lost = private.without(value, names)
+        gone.update(lost)
+        return found
+
     row = dict(row)
     if row["kind"] == "run":
-        row["facts"], lost = _facts(row["facts"], names)
-        gone.update(lost)
+        row["facts"] = _facts(row["facts"], clean, gone)
     if "provenance" in row:
-        told = [{key: one[key] for key in ("licence", "files")} for one in row["provenance"]]
-        told, lost = private.without(told, names)
-        gone.update(lost)
-        row["provenance"] = [one | own for one, own in zip(row["provenance"], told, strict=True)]
+        row["provenance"] = [one | clean({key: one[key] for key in ("licence", "files")}) for one in row["provenance"]]
     for key, most in _FREE[row["kind"]].items():
-        clean, lost = private.scrubbed(row[key], names)
-        gone.update(lost)
-        row[key] = clean[:most]
+        row[key] = clean(row[key])[:most]
     return row
 
 
-def _facts(facts: Mapping[str, Any], names: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
-    """The facts that a contribution tells, and what it does not; a whole UUID becomes the hash that stands for it."""
-    kept, gone = {}, []
+def _facts(facts: Mapping[str, Any], clean: Callable[[Any], Any], gone: Counter[str]) -> dict[str, Any]:
+    """The facts that a contribution tells; ``gone`` counts the others. A whole UUID becomes the hash that stands for
+    it."""
+    kept = {}
     for key, value in facts.items():
         if key == "chip" and isinstance(value, str) and private.found(value):
             value = chip(value)
-            gone.append("GPU UUID")
+            gone["GPU UUID"] += 1
         if key in ("name", "cpu"):
-            value, lost = private.without(value, names)
-            gone += lost
+            value = clean(value)
         if manifest_schema.mistake("facts", {"name": "", key: value}):
-            gone.append(f"fact {key}")
+            gone[f"fact {key}"] += 1
         else:
             kept[key] = value
-    return kept, gone
+    return kept
 
 
 def _fit(parcel: _Parcel) -> None:

@@ -36,7 +36,6 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("host name", r"(?<![\w-])ip(?:-\d{1,3}){4}(?!\w)"),
     ("host name", rf"(?<![\w.-])(?!{_PUBLIC})(?:[A-Za-z0-9][\w-]*\.)+(?:{_ENDS})(?![\w-])"),
 )
-_COMPILED = [(name, re.compile(pattern)) for name, pattern in _PATTERNS]
 _COMMON = ("root", "user", "admin", "ubuntu", "debian", "nvidia", "runner", "jovyan", "docker", "guest", "localhost")
 """Names of so many users and hosts that they tell nobody."""
 
@@ -83,14 +82,6 @@ def own_names() -> frozenset[str]:
     return frozenset(name for name in names if len(name) > 2 and name.lower() not in _COMMON)
 
 
-@cache
-def _own(names: frozenset[str]) -> re.Pattern[str] | None:
-    if not names:
-        return None
-    words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    return re.compile(rf"(?<![\w-])(?:{words})(?![\w-])", re.IGNORECASE)
-
-
 def _address(text: str) -> bool:
     """Whether ``text``, digits with dots or colons, is an address of the Internet Protocol and no C++ name or time."""
     try:
@@ -100,11 +91,23 @@ def _address(text: str) -> bool:
     return found.version == 4 or len([part for part in text.split(":") if part]) > 2 or found.is_link_local
 
 
-def _matches(text: str, names: frozenset[str]) -> Iterator[tuple[str, re.Pattern[str], Callable[[str], bool]]]:
-    for name, pattern in _COMPILED:
-        yield name, pattern, _address if name == "IP address" else lambda found: True
-    if own := _own(names):
-        yield "name of host or user", own, lambda found: True
+_Kind = tuple[str, re.Pattern[str], Callable[[str], bool]]
+"""What something is, how it is found, and whether a text that looks like it is meant."""
+_COMPILED: list[_Kind] = [
+    (name, re.compile(pattern), _address if name == "IP address" else bool) for name, pattern in _PATTERNS
+]
+
+
+@cache
+def _kinds(names: frozenset[str]) -> list[_Kind]:
+    """All that is looked for: what tells of anybody, and ``names``."""
+    if not names:
+        return _COMPILED
+    words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return [
+        *_COMPILED,
+        ("name of host or user", re.compile(rf"(?<![\w-])(?:{words})(?![\w-])", re.IGNORECASE), bool),
+    ]
 
 
 @lru_cache(maxsize=2**15)  # records say the same words again and again
@@ -112,7 +115,7 @@ def found(text: str, names: frozenset[str] = NOBODY) -> list[tuple[str, str]]:
     """What ``text`` tells of its owner: (what it is, the words). ``names`` are words that do so besides."""
     hits = [
         (what, match[0])
-        for what, pattern, meant in _matches(text, names)
+        for what, pattern, meant in _kinds(names)
         for match in pattern.finditer(text)
         if meant(match[0])
     ]
@@ -134,7 +137,7 @@ def scrubbed(text: str, names: frozenset[str] = NOBODY) -> tuple[str, list[str]]
         return f"<chip {machine.chip(match[0])}>" if what == "GPU UUID" else f"<{what}>"
 
     while found(text, names):  # again, for without its neighbour something may be what it was not with it
-        for what, pattern, meant in _matches(text, names):
+        for what, pattern, meant in _kinds(names):
             text = pattern.sub(partial(instead, what=what, meant=meant), text)
     return text, gone
 

@@ -22,6 +22,8 @@ ENDED = ("done", "twice")
 """States of a job that is not to be started again."""
 LET_GO_S = 60.0
 """So long what an earlier attempt left behind may take to end."""
+LOOKED_S = 1.0
+"""So long others may hold a job's folder, who only look whether somebody does."""
 LONGEST = 200
 """Characters of a reason."""
 _LINUX = sys.platform == "linux"
@@ -62,7 +64,7 @@ class Work:
         asked = self._wanted(layout)
         if asked is None:
             return "submitted anew"
-        with _patiently_held(layout.job(self.number)):
+        with records.held(layout.job(self.number), LOOKED_S):
             before = layout.told(self.number, asked)
             if before and before.state in ENDED:  # killed before submitit could note that
                 return before.state
@@ -175,21 +177,6 @@ def _tidy() -> None:
     paths = submitit.JobEnvironment().paths
     for path in (paths.submitted_pickle, paths.result_pickle):
         path.with_suffix(f"{path.suffix}.save_tmp").unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _patiently_held(folder: Path) -> Iterator[None]:
-    """:func:`hypatia_lab.records.held`, past the moments in which somebody else looks whether it is."""
-    with contextlib.ExitStack() as stack:
-        for left in range(10, -1, -1):
-            try:
-                stack.enter_context(records.held(folder))
-                break
-            except records.RecordError:
-                if not left:
-                    raise
-                time.sleep(0.1)
-        yield
 
 
 def _wait_until_free(folder: Path) -> None:

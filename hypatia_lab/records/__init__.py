@@ -403,11 +403,12 @@ def ensure_writable(folder: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, patience_s: float = 0.0) -> Iterator[None]:
     """Hold a machine's ``folder`` while something is measured there: two at once would take each other's parts away.
 
     The lock ends with the process that holds it, however that ends, and leaves no file behind. Within one thread it
-    may be taken again. Raises :class:`RecordError` when another process has it, or when the folder cannot be written.
+    may be taken again. Raises :class:`RecordError` when another process has it, and has it still ``patience_s`` seconds
+    later, or when the folder cannot be written.
     """
     from filelock import Timeout
 
@@ -415,7 +416,7 @@ def held(folder: Path) -> Iterator[None]:
     path = Path(lock.lock_file)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        lock.acquire(patience_s, blocking=patience_s > 0)
     except Timeout:
         said = "another process is measuring this machine there"
         raise RecordError(f"{folder}: {said}; wait until it has ended, or choose another folder of records") from None
