@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypatia_lab import claims, records, results
-from hypatia_lab.cli import commands, doctor, printing, reading, side_by_side, terminal
+from hypatia_lab.cli import claims as claims_command
+from hypatia_lab.cli import doctor, side_by_side, terminal
+from hypatia_lab.cli import results as results_command
 from hypatia_lab.cli.commands import main
 
 WIDTHS = (60, 80, 100, 140)
@@ -31,10 +33,10 @@ def lines() -> dict[str, Callable[[], list[str]]]:
     beside = side_by_side.of(sides, [record for record in found if record.machine in sides], parts)
     long = sorted({row.id for row in stated}, key=lambda name: -sum(len(r.parts) for r in stated if r.id == name))
     return {
-        "claims": lambda: printing.claim_lines(stated, machines),
-        "parts": lambda: printing.claim_lines(parts, machines, everything=True),
-        "one claim": lambda: printing.claims_in_full([row for row in stated if row.id in long[:5]], long[:5]),
-        "results": lambda: printing.result_lines(rows),
+        "claims": lambda: claims_command.claim_lines(stated, machines),
+        "parts": lambda: claims_command.claim_lines(parts, machines, everything=True),
+        "one claim": lambda: claims_command.claims_in_full([row for row in stated if row.id in long[:5]], long[:5]),
+        "results": lambda: results_command.result_lines(rows),
         "compare": lambda: side_by_side.lines(beside, everything=True),
     }
 
@@ -100,7 +102,7 @@ def test_what_is_long_is_paged_where_somebody_watches(monkeypatch, watched, aske
 @pytest.mark.parametrize("arguments", [["claims"], ["results", "unet"], ["doctor", "--device", "cpu"]])
 def test_no_pager_is_a_flag_of_every_long_command(monkeypatch, arguments):
     seen: list[Any] = []
-    for module in (commands, reading):
+    for module in (claims_command, results_command, doctor):
         monkeypatch.setattr(module, "show", lambda *_, paged, **__: seen.append(paged))
     monkeypatch.setattr(doctor, "examine", lambda device: doctor.Report("box", "cpu", (), ()))
     monkeypatch.setattr(doctor, "text", lambda report: [])

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hypatia_lab.cli import options
-from hypatia_lab.cli.books import book, investigate, new
-from hypatia_lab.cli.contributing import check_records, contribute
 from hypatia_lab.cli.execution import ours
-from hypatia_lab.cli.fleet import fleet
-from hypatia_lab.cli.judge import judge
-from hypatia_lab.cli.reading import claims, compare, results
-from hypatia_lab.cli.run import run
-from hypatia_lab.cli.simulate import simulate
-from hypatia_lab.cli.terminal import show
+
+_READING = ("claims", "compare", "doctor", "results")
+_MEASURING = ("fleet", "judge", "new", "run", "simulate")
+COMMANDS = (*_READING, *_MEASURING, "book", "check_records", "contribute", "investigate")
+"""Each is a function of a file that has its name."""
 
 
 class _Clear(click.Group):
@@ -64,30 +61,5 @@ def main() -> None:
     """Re-run GPU performance experiments, judge the claims made of them, and build the book."""
 
 
-@main.command()
-@options.device
-@options.paged
-@options.as_json
-def doctor(device: str, paged: bool, as_json: bool) -> None:
-    """Say what this machine can do, what it lacks and what would help, and which variants run here."""
-    from hypatia_lab.cli.doctor import examine, rows, text
-
-    report = examine(device)
-    show(lambda: text(report), lambda: rows(report), as_json=as_json, paged=paged)
-
-
-for command in (
-    run,
-    results,
-    claims,
-    compare,
-    new,
-    judge,
-    book,
-    simulate,
-    contribute,
-    check_records,
-    fleet,
-    investigate,
-):
-    main.add_command(command)
+for _name in COMMANDS:
+    main.add_command(getattr(import_module(f"hypatia_lab.cli.{_name}"), _name))

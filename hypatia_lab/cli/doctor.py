@@ -9,10 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import click
+
 from hypatia_lab import machine, messages
 from hypatia_lab.book.pdf import chromium
+from hypatia_lab.cli import options
 from hypatia_lab.cli.execution import RUN
-from hypatia_lab.cli.terminal import wrap
+from hypatia_lab.cli.terminal import show, wrap
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import Variant, variants
 from hypatia_lab.workloads import DTYPES, Workload, operations
@@ -225,3 +228,13 @@ def text(report: Report) -> list[str]:
             names = ", ".join(one.name for one in own if one.reason == reason)
             lines += wrap(f"no   {reason}: {names}" if reason else f"yes  {names}", 7, 2)
     return lines
+
+
+@click.command()
+@options.device
+@options.paged
+@options.as_json
+def doctor(device: str, paged: bool, as_json: bool) -> None:
+    """Say what this machine can do, what it lacks and what would help, and which variants run here."""
+    report = examine(device)
+    show(lambda: text(report), lambda: rows(report), as_json=as_json, paged=paged)

@@ -125,7 +125,7 @@ def judge(
     folder = (output or Path(f"{file.stem}_book")).resolve()
     from hypatia_lab.bench import composer
     from hypatia_lab.cli.claim_names import ensure_named
-    from hypatia_lab.cli.printing import cell_lines
+    from hypatia_lab.cli.results import cell_lines
     from hypatia_lab.judged import gate, rehearsal
     from hypatia_lab.machine import choose_device, default_name
     from hypatia_lab.strangers import kernelbench, reader_kernel

@@ -21,3 +21,8 @@ paged = click.option("--no-pager", "paged", is_flag=True, flag_value=False, defa
 def several(name: str, field: str, kind: Any, text: str) -> Any:
     """An option of which each may be given again, such as ``--machine`` under the name ``machines``."""
     return click.option(name, field, type=kind, multiple=True, help=f"{text}; may be given again.")
+
+
+_more = "Folder of more records, such as the --output of judge, beside the committed ones"
+records = several("--records", "folders", THERE, _more)
+machines = several("--machine", "machines", str, "Only this machine, or all chips of this model")

@@ -13,6 +13,7 @@ import click
 from hypatia_lab import claims as ledger
 from hypatia_lab import paths, records, results
 from hypatia_lab.cli import execution, options
+from hypatia_lab.cli.claims import figures
 from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.terminal import grouped, show, wrap
 from hypatia_lab.fleet.progress_line import Step
@@ -110,8 +111,7 @@ def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, give
     lines = []
     for row in rows:
         if row.document == ledger.LAB:
-            told = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
-            lines += wrap(f"{claim_tables.word(row)}  {row.claim} ({row.id}: {told})", 2)
+            lines += wrap(f"{claim_tables.word(row)}  {row.claim} ({row.id}: {figures(row)})", 2)
     words = [row.verdict for row in rows if row.document != ledger.LAB]
     if counts := [
         f"{words.count(word)} {claim_tables.verdict_text(word)}" for word in ledger.VERDICTS if word in words

@@ -1,18 +1,121 @@
-"""Claims, results and comparisons as lines for a terminal: a summary, a line an entry, and how to see more."""
+"""The command that prints the ledger's claims and what became of them: claims."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from difflib import get_close_matches
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
-from hypatia_lab import tables
+import click
+
+from hypatia_lab import claims as ledger
+from hypatia_lab import results
 from hypatia_lab.claims import ANY, VERDICTS, Judgement
-from hypatia_lab.cli.terminal import grouped, table, wrap
+from hypatia_lab.cli import options
+from hypatia_lab.cli.reading import kept, load, told_claims
+from hypatia_lab.cli.terminal import grouped, show, table, wrap
 from hypatia_lab.formats import MISSING, absent
-from hypatia_lab.results import Row
+from hypatia_lab.messages import unknown
 from hypatia_lab.tables import claims as claim_tables
+
+NEAREST = 5
+"""So many ids are told to who asks for a claim that there is not."""
+
+
+@click.command()
+@click.argument("ids", nargs=-1)
+@options.several("--seed", "seeds", str, "Only this document, such as S003")
+@options.several("--verdict", "verdicts", str, "Only this verdict, such as refuted")
+@options.machines
+@click.option("--parts", "as_parts", is_flag=True, help="Every part by itself: each way in which a claim is tested.")
+@click.option("--report", type=options.FILE, help="Folder of a report: its claims and records instead of the lab's.")
+@options.records
+@options.paged
+@options.as_json
+def claims(
+    ids: tuple[str, ...],
+    seeds: tuple[str, ...],
+    verdicts: tuple[str, ...],
+    machines: tuple[str, ...],
+    as_parts: bool,
+    report: Path | None,
+    folders: tuple[Path, ...],
+    paged: bool,
+    as_json: bool,
+) -> None:
+    """Print every claim of the ledger with what was measured and the verdict, or those that IDS begin.
+
+    A claim is what a document says once; it may be tested in several ways, its parts. A whole id, such as S001-01,
+    tells that claim in full: its parts, bands, intervals and reasons. With --json each claim has its parts.
+    """
+    words = [word.strip().lower().replace(" ", "_").replace("-", "_") for word in verdicts]
+    for word in words:
+        if word not in ledger.VERDICTS:
+            raise click.UsageError(unknown("verdict", word, ledger.VERDICTS))
+    home, known = (report / "records", _of_report(report)) if report else (None, ledger.ledger())
+    # What shows a rewrite equal to its original may be another machine's record.
+    beside = results.measured(load(folders, home=home) if machines else ())
+    parts = ledger.judge(results.measured(load(folders, machines, home)), known, beside=beside)
+    on = [name for name in dict.fromkeys(row.machine for row in parts) if name != ledger.ANY]
+    if report and not as_json and not on:
+        show(_unmeasured(report), paged=paged)
+        return
+    stated = [] if as_parts else ledger.statements(parts, known)
+    rows = kept(stated or parts, attrgetter("document"), "document", [seed.upper() for seed in seeds])
+    rows, meant, whole = _named(rows, ids)
+    rows = [row for row in rows if not words or row.verdict in words]
+
+    def lines() -> list[str]:
+        if not rows:
+            return ["no claim that was asked for has this verdict"]
+        if stated and whole:
+            return claims_in_full(rows, meant)
+        return claim_lines(rows, on, everything=bool(words))
+
+    told = (row.row() | ({"parts": [part.row() for part in row.parts]} if stated else {}) for row in rows)
+    show(lines, lambda: list(told), as_json=as_json, paged=paged)
+
+
+def _of_report(folder: Path) -> list[ledger.Claim]:
+    """The claims of the report in ``folder``; how many drafts there are besides is said."""
+    from hypatia_lab.book.report import ensure_report
+
+    ensure_report(folder)
+    return told_claims(sorted((folder / "claims").glob("*.yaml")))
+
+
+def _unmeasured(folder: Path) -> list[str]:
+    """The claims of a report of which nothing is measured, or that there are none yet."""
+    from hypatia_lab.pages.report import NOTHING, read
+
+    lines = [line for own in read(folder).unmeasured() for line in table(own.to_dict("records"), "claim", least=20)]
+    return [*wrap(NOTHING if lines else "There is no claim yet: put a draft into your own words."), "", *lines]
+
+
+def _ids(row: Any) -> list[str]:
+    """What a claim, or a part of one, may be asked for by: the claim's id and its parts'."""
+    return [row.id, *(part.id for part in row.parts)] if row.parts else [row.lead, row.id]
+
+
+def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], bool]:
+    """The ``rows`` of claims or parts that ``asked`` name or begin (empty: all), the ids meant, and whether all are
+    whole ones. Raises ``UsageError`` for what begins none."""
+    known = list(dict.fromkeys(name for row in rows for name in _ids(row)))
+    meant: set[str] = set()
+    whole = bool(asked)
+    for name in asked:
+        found = {one for one in known if one.upper() == name.upper()}
+        whole = whole and bool(found)
+        found = found or {one for one in known if one.upper().startswith(name.upper())}
+        if not found:
+            near = get_close_matches(name.upper(), known, NEAREST, 0)
+            raise click.UsageError(unknown("claim", name, [*dict.fromkeys(row.document for row in rows), *near]))
+        meant |= found
+    return [row for row in rows if not asked or meant.intersection(_ids(row))], meant, whole
 
 
 def claim_lines(rows: Sequence[Judgement], machines: Sequence[str], *, everything: bool = False) -> list[str]:
@@ -31,12 +134,16 @@ def claim_lines(rows: Sequence[Judgement], machines: Sequence[str], *, everythin
         title = "By arithmetic, or decided by no machine" if machine == ANY else machine
         lines += ["", title, "-" * len(title)]
         for row in told:
-            asked = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
-            lines += wrap(f"{row.id}  {claim_tables.word(row)}: {asked}", 11)
+            lines += wrap(f"{row.id}  {claim_tables.word(row)}: {figures(row)}", 11)
             lines += wrap(row.claim, 11, 11)
         if len(told) < len(own):
             lines += wrap(f"Not testable and not listed: {len(own) - len(told)} (--verdict not_testable lists them).")
     return [*lines, "", *wrap(f"hypatia-lab claims {rows[0].id} tells one claim in full, with its parts.")]
+
+
+def figures(row: Judgement) -> str:
+    """What a claim, or a part of one, asks for, and what was measured."""
+    return f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
 
 
 def _place(row: Judgement) -> tuple[str, int, str]:
@@ -80,8 +187,7 @@ def _in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
     shown = {name: own for name, own in parts.items() if lead.id in meant or name in meant}
     lines = wrap(f"{lead.id}  {lead.claim}", len(lead.id) + 2)
     for row in rows if lead.id in meant else ():
-        asked = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
-        lines += wrap(f"{_on(row)}{claim_tables.word(row)}: {asked}. {row.reason}", 4, 2)
+        lines += wrap(f"{_on(row)}{claim_tables.word(row)}: {figures(row)}. {row.reason}", 4, 2)
     for name, own in shown.items():
         lines += ["", *wrap(f"{name}  {own[0].claim}", len(name) + 2)]
         for part, told in zip(own, claim_tables.claims_table(own).to_dict("records"), strict=True):
@@ -112,59 +218,3 @@ def _facts(part: Judgement, told: Mapping[str, str]) -> dict[str, str]:
     if part.band_set:
         texts["band"] += f", set {part.band_set.replace(' ', ', ')} the first record"
     return {title: text for title, text in texts.items() if text != MISSING}
-
-
-def result_lines(rows: Sequence[Row]) -> list[str]:
-    """Every cell of ``rows``: how many there are of what, then :func:`cell_lines`, and how to see fewer."""
-    more = (
-        "hypatia-lab results linear_relu --clock graph --variant epilogue shows some of them; --help names all filters."
-    )
-    return [*_cell_counts(rows), "", *cell_lines(rows), "", *wrap(more)]
-
-
-def cell_lines(rows: Sequence[Row]) -> list[str]:
-    """A line a cell that was timed or checked, under its workload, clock and machine.
-
-    Why there is no time, or what is to be said of it, stands beneath: once for all that share it.
-    """
-    told = tables.results_table(rows).to_dict("records")
-    entries = []
-    for text in told:
-        measured = _with_interval("time", text["time"]) | _with_interval("ratio", text["ratio"])
-        entries.append(
-            {"variant": text["variant"]} | measured | {name: text[name] for name in ("of limit", "error", "n")}
-        )
-    head, *cells = table(entries, "variant", ("ratio 95%", "of limit", "time 95%", "error", "n"), indent=2)
-    lines = [head]
-    for title, own in grouped(zip(rows, told, cells, strict=True), lambda one: _title(one[0], one[1])).items():
-        lines += ["", *wrap(title, 4), *(cell for row, _, cell in own if row.status == "ok")]
-        remarked = [(row.variant, text["status"]) for row, text, _ in own if text["status"] != "ok"]
-        for remark, named in grouped(remarked, itemgetter(1)).items():
-            names = ", ".join(name for name, _ in named)
-            lines += wrap(f"{names}: {remark.removeprefix('ok').lstrip('; ')}", 6, 4)
-    return lines
-
-
-def _title(row: Row, text: Mapping[str, str]) -> str:
-    """What cells that stand together have in common; ``text`` is the row of the table of results."""
-    clock = "not timed" if row.clock == "none" else f"{row.clock} clock"
-    return f"{text['workload']}, {clock}, {row.machine} ({row.experiment})"
-
-
-def _with_interval(title: str, text: str) -> dict[str, str]:
-    """``1.02× [1.01, 1.03]`` as two columns."""
-    value, _, ends = text.partition(" [")
-    return {title: value, f"{title} 95%": f"[{ends}" if ends else ""}
-
-
-def _cell_counts(rows: Sequence[Row]) -> list[str]:
-    """How many cells each machine has of which status, and what operations they are of."""
-    statuses = dict(Counter(row.status for row in rows).most_common())
-    lines = []
-    for machine, own in grouped(rows, attrgetter("machine")).items():
-        counts = Counter(row.status for row in own)
-        found = {status.replace("_", " "): str(counts[status]) for status in statuses}
-        lines.append({"machine": machine, "cells": str(len(own))} | found)
-    operations = Counter(row.operation for row in rows).most_common()
-    said = ", ".join(f"{name} {count}" for name, count in operations)
-    return [*table(lines, "machine"), "", *wrap(f"By operation: {said}.")]

@@ -1,17 +1,16 @@
-"""The commands about records that others measured: contribute, check-records."""
+"""The command that packs a machine's records for a pull request: contribute."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from hypatia_lab import paths, records
 from hypatia_lab.cli import options
+from hypatia_lab.cli.check_records import report_lines
 from hypatia_lab.cli.reading import root_of
 from hypatia_lab.cli.terminal import show, wrap
-from hypatia_lab.contributed.faults import NAMES, Report, shown
 
 
 @click.command()
@@ -47,7 +46,7 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
     if found.taken_out:
         counts = ", ".join(f"{what} ({count})" for what, count in sorted(found.taken_out.items()))
         lines += wrap(f"taken out, as private: {counts}", 2)
-    show([*lines, *_lines(found.report)])
+    show([*lines, *report_lines(found.report)])
     if found.report.faults:
         raise click.ClickException(f"{found.folder} would be refused as it is")
     steps = [
@@ -59,32 +58,3 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
         "  open a pull request with the text of PULL_REQUEST.md",
     ]
     show(steps)
-
-
-@click.command(
-    "check-records",
-    epilog="\b\nFaults:\n" + "\n".join(f"  {name:<10}{meaning}" for name, meaning in NAMES.items()),
-)
-@click.argument("folder", type=options.FILE)
-@options.as_json
-def check_records(folder: Path, as_json: bool) -> None:
-    """Say every fault of the contributed records in FOLDER, made by contribute: one line each, by file and by name.
-
-    Nothing in it is run. It is held against this lab's committed records: what their model of GPU reaches, and whose
-    names are taken. The exit status is 1 with any fault and 0 with none.
-    """
-    from hypatia_lab.contributed.checking import check
-
-    if not folder.exists() and not folder.is_symlink():
-        raise click.UsageError(f"{folder} is not there; name the folder that contribute made")
-    report = check(folder)
-    show(lambda: _lines(report), report.rows, as_json=as_json)
-    if report.faults:
-        sys.exit(1)
-
-
-def _lines(report: Report) -> list[str]:
-    notes = [line for text in report.notes for line in wrap(f"note: {shown(text)}", 2)]
-    count = len(report.faults)
-    found = f"{count} {'fault' if count == 1 else 'faults'}" if count else "no fault"
-    return [*map(str, report.faults), *notes, found]

@@ -1,0 +1,42 @@
+"""The command that says every fault of contributed records: check-records."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hypatia_lab.cli import options
+from hypatia_lab.cli.terminal import show, wrap
+from hypatia_lab.contributed.faults import NAMES, Report, shown
+
+
+@click.command(
+    "check-records",
+    epilog="\b\nFaults:\n" + "\n".join(f"  {name:<10}{meaning}" for name, meaning in NAMES.items()),
+)
+@click.argument("folder", type=options.FILE)
+@options.as_json
+def check_records(folder: Path, as_json: bool) -> None:
+    """Say every fault of the contributed records in FOLDER, made by contribute: one line each, by file and by name.
+
+    Nothing in it is run. It is held against this lab's committed records: what their model of GPU reaches, and whose
+    names are taken. The exit status is 1 with any fault and 0 with none.
+    """
+    from hypatia_lab.contributed.checking import check
+
+    if not folder.exists() and not folder.is_symlink():
+        raise click.UsageError(f"{folder} is not there; name the folder that contribute made")
+    report = check(folder)
+    show(lambda: report_lines(report), report.rows, as_json=as_json)
+    if report.faults:
+        sys.exit(1)
+
+
+def report_lines(report: Report) -> list[str]:
+    """The faults, a line each, then the notes, and how many faults there are."""
+    notes = [line for text in report.notes for line in wrap(f"note: {shown(text)}", 2)]
+    count = len(report.faults)
+    found = f"{count} {'fault' if count == 1 else 'faults'}" if count else "no fault"
+    return [*map(str, report.faults), *notes, found]

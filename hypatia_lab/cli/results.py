@@ -1,0 +1,112 @@
+"""The command that prints measured cells: results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hypatia_lab import results as tidy
+from hypatia_lab import tables
+from hypatia_lab.cli import options
+from hypatia_lab.cli.reading import kept, load
+from hypatia_lab.cli.terminal import grouped, show, table, wrap
+from hypatia_lab.results import Row
+
+_FILTERS = ("experiment", "shape", "dtype", "math", "direction", "clock", "variant", "status")
+"""Columns of the results by which they may be chosen."""
+
+
+def _filtered(command: Any) -> Any:
+    for name in reversed(_FILTERS):
+        command = options.several(f"--{name}", name, str, f"Only this {name}")(command)
+    return command
+
+
+@click.command()
+@click.argument("operations", nargs=-1)
+@_filtered
+@options.machines
+@options.records
+@options.paged
+@options.as_json
+def results(
+    operations: tuple[str, ...],
+    folders: tuple[Path, ...],
+    machines: tuple[str, ...],
+    paged: bool,
+    as_json: bool,
+    **wanted: tuple[str, ...],
+) -> None:
+    """Print every measured cell, of OPERATIONS alone where some are named.
+
+    A cell has its time, the ratio to its baseline with a 95% interval (above 1 is faster), the share of what the
+    machine's own ceilings allow, its error and its status. Filters narrow the cells down:
+    hypatia-lab results linear_relu --clock graph --dtype bfloat16.
+    """
+    rows = kept(tidy.rows(load(folders, machines)), attrgetter("operation"), "operation", operations)
+    for name in _FILTERS:
+        given = [value.replace("×", "x") if name == "shape" else value for value in wanted[name]]
+        rows = kept(rows, attrgetter(name), name, given)
+    cells = ({key: getattr(row, key) for key in tidy.COLUMNS} for row in rows)
+    show(lambda: result_lines(rows), lambda: list(cells), as_json=as_json, paged=paged)
+
+
+def result_lines(rows: Sequence[Row]) -> list[str]:
+    """Every cell of ``rows``: how many there are of what, then :func:`cell_lines`, and how to see fewer."""
+    more = (
+        "hypatia-lab results linear_relu --clock graph --variant epilogue shows some of them; --help names all filters."
+    )
+    return [*_cell_counts(rows), "", *cell_lines(rows), "", *wrap(more)]
+
+
+def cell_lines(rows: Sequence[Row]) -> list[str]:
+    """A line a cell that was timed or checked, under its workload, clock and machine.
+
+    Why there is no time, or what is to be said of it, stands beneath: once for all that share it.
+    """
+    told = tables.results_table(rows).to_dict("records")
+    entries = []
+    for text in told:
+        measured = _with_interval("time", text["time"]) | _with_interval("ratio", text["ratio"])
+        entries.append(
+            {"variant": text["variant"]} | measured | {name: text[name] for name in ("of limit", "error", "n")}
+        )
+    head, *cells = table(entries, "variant", ("ratio 95%", "of limit", "time 95%", "error", "n"), indent=2)
+    lines = [head]
+    for title, own in grouped(zip(rows, told, cells, strict=True), lambda one: _title(one[0], one[1])).items():
+        lines += ["", *wrap(title, 4), *(cell for row, _, cell in own if row.status == "ok")]
+        remarked = [(row.variant, text["status"]) for row, text, _ in own if text["status"] != "ok"]
+        for remark, named in grouped(remarked, itemgetter(1)).items():
+            names = ", ".join(name for name, _ in named)
+            lines += wrap(f"{names}: {remark.removeprefix('ok').lstrip('; ')}", 6, 4)
+    return lines
+
+
+def _title(row: Row, text: Mapping[str, str]) -> str:
+    """What cells that stand together have in common; ``text`` is the row of the table of results."""
+    clock = "not timed" if row.clock == "none" else f"{row.clock} clock"
+    return f"{text['workload']}, {clock}, {row.machine} ({row.experiment})"
+
+
+def _with_interval(title: str, text: str) -> dict[str, str]:
+    """``1.02× [1.01, 1.03]`` as two columns."""
+    value, _, ends = text.partition(" [")
+    return {title: value, f"{title} 95%": f"[{ends}" if ends else ""}
+
+
+def _cell_counts(rows: Sequence[Row]) -> list[str]:
+    """How many cells each machine has of which status, and what operations they are of."""
+    statuses = dict(Counter(row.status for row in rows).most_common())
+    lines = []
+    for machine, own in grouped(rows, attrgetter("machine")).items():
+        counts = Counter(row.status for row in own)
+        found = {status.replace("_", " "): str(counts[status]) for status in statuses}
+        lines.append({"machine": machine, "cells": str(len(own))} | found)
+    operations = Counter(row.operation for row in rows).most_common()
+    said = ", ".join(f"{name} {count}" for name, count in operations)
+    return [*table(lines, "machine"), "", *wrap(f"By operation: {said}.")]
