@@ -152,7 +152,7 @@ def parse(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as cause:
         raise _broken(where, f"not a whole JSON line ({cause})") from None
     kind = row.get("kind") if isinstance(row, dict) else None
-    if kind not in _validators():
+    if kind not in ("run", "cell", "detail"):
         raise _broken(where, f"kind must be 'run', 'cell' or 'detail', found {kind!r}")
     try:
         _validators()[kind](row)
