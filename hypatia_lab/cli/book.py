@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from hypatia_lab import paths
+from hypatia_lab.book import report as reports
+from hypatia_lab.book.build import build
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.terminal import show
 
@@ -26,8 +28,6 @@ def book(report: Path | None, notebooks: Path | None, records: Path | None, outp
 
     With DIR, a report that hypatia-lab investigate began, the book of that: its claims and its records.
     """
-    from hypatia_lab.book.build import build
-
     if report is None:
         index = build(notebooks=notebooks, records=records, output=output or paths.BUILD / "html", pdf=pdf)
     elif notebooks or records:
@@ -40,15 +40,12 @@ def book(report: Path | None, notebooks: Path | None, records: Path | None, outp
 @execution.resumable()
 def _of_report(folder: Path, output: Path, *, pdf: bool) -> Path:
     """Execute the pages of the report in ``folder``, build its book in ``output`` and return its first page."""
-    from hypatia_lab.book import report
-    from hypatia_lab.book.build import build
-
-    report.ensure_report(folder)
+    reports.ensure_report(folder)
     execution.require("the page", "run", *execution.RUN)
     execution.require("the book", "book", "jupyter_book")
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "report"
-        report.lay_out(folder, source)
+        reports.lay_out(folder, source)
         for path in sorted((folder / "notebooks").glob("*.ipynb")):
             if not execution.execute(path.resolve(), source / "notebooks", {}, f"page {path.stem}"):
                 sys.exit(1)

@@ -14,6 +14,7 @@ import click
 
 from hypatia_lab import claims as ledger
 from hypatia_lab import results
+from hypatia_lab.book.report import ensure_report
 from hypatia_lab.claims import ANY, VERDICTS, Judgement
 from hypatia_lab.cli import options
 from hypatia_lab.cli.reading import kept, load, told_claims
@@ -82,8 +83,6 @@ def claims(
 
 def _of_report(folder: Path) -> list[ledger.Claim]:
     """The claims of the report in ``folder``; how many drafts there are besides is said."""
-    from hypatia_lab.book.report import ensure_report
-
     ensure_report(folder)
     return told_claims(sorted((folder / "claims").glob("*.yaml")))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +12,11 @@ from hypatia_lab import paths, records
 from hypatia_lab.cli import options
 from hypatia_lab.cli.execution import RUN, choose, require, resumable
 from hypatia_lab.cli.terminal import show, table, wrap
-
-if TYPE_CHECKING:
-    from hypatia_lab.fleet.job import Work
-    from hypatia_lab.fleet.layout import Layout
-    from hypatia_lab.fleet.overview import Line
+from hypatia_lab.fleet import collect as collecting
+from hypatia_lab.fleet import overview, submit
+from hypatia_lab.fleet.job import Work
+from hypatia_lab.fleet.layout import Asked, Layout
+from hypatia_lab.fleet.overview import Line
 
 folder_option = click.option(
     "--folder",
@@ -75,8 +74,6 @@ def run(
         raise click.UsageError("--one-after-the-other is for --box; Slurm decides itself how many run at a time")
     if device not in ("cpu", "cuda"):
         raise click.UsageError(f"--device of a fleet is cuda or cpu, not {device!r}")
-    from hypatia_lab.fleet import submit
-    from hypatia_lab.fleet.layout import Asked, Layout
     from hypatia_lab.pages.evidence import Parameters
 
     Parameters("measure", preset, device)
@@ -105,8 +102,6 @@ def run(
 
 @resumable()
 def _wait(layout: Layout, works: Sequence[Work], together: bool) -> None:
-    from hypatia_lab.fleet import overview, submit
-
     def say(line: Line) -> None:
         at = f"{line.step} {line.notebook}" if line.notebook else ""
         click.echo(" ".join(filter(None, (f"job {line.number}", line.machine, line.state, at, line.reason))), err=True)
@@ -126,9 +121,6 @@ def status(folder: Path, as_json: bool) -> None:
 
 
 def _tell(folder: Path, as_json: bool = False) -> None:
-    from hypatia_lab.fleet import overview
-    from hypatia_lab.fleet.layout import Layout
-
     layout = Layout(folder)
     asked, lines = overview.wanted(layout), overview.lines(layout)
     pages = " ".join(asked.notebooks) or "all notebooks"
@@ -179,13 +171,11 @@ def collect(folder: Path, into: Path | None, as_json: bool) -> None:
     Every record is read and checked first. A chip that is there under another name is not taken again. A record that
     is there already stays, unless the new one holds all that it holds.
     """
-    from hypatia_lab.fleet.collect import OUTCOMES
-    from hypatia_lab.fleet.collect import collect as take
-    from hypatia_lab.fleet.layout import Layout
-
     target = (into or (records.COMMITTED if paths.CHECKOUT else paths.BUILD / "records")).resolve()
-    items = take(Layout(folder.resolve()), target)
-    lines = wrap(f"Into {target}: {_counted(OUTCOMES, [item.outcome for item in items]) or 'nothing measured yet'}.")
+    items = collecting.collect(Layout(folder.resolve()), target)
+    lines = wrap(
+        f"Into {target}: {_counted(collecting.OUTCOMES, [item.outcome for item in items]) or 'nothing measured yet'}."
+    )
     lines += [""] if items else []
     for item in items:
         lines += wrap(f"{item.outcome}: {item.what}" + (f" ({item.reason})" if item.reason else ""), 4, 2)

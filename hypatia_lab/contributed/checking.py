@@ -97,7 +97,7 @@ def _manifest(folder: Path, here: Collection[str], names: frozenset[str], report
     except bounded.BoundError as cause:
         report.fault(manifest.NAME, "depth" if cause.name == "depth" else "manifest", str(cause))
         return None
-    if told := manifest_schema.mistake("manifest", found):
+    if told := manifest_schema.of_manifest(found):
         report.fault(manifest.NAME, "manifest", told)
         return None
     listed = found["records"] | found["traces"]
@@ -133,7 +133,7 @@ def _record(path: Path, names: frozenset[str], report: Report) -> Record | None:
     if odd:
         said = f"{len(odd)} lines are not written, or not in the order, as hypatia-lab contribute writes them"
         report.fault(path.name, "schema", said, odd[0])
-    if told := manifest_schema.mistake("facts", found.run["facts"]):
+    if told := manifest_schema.of_facts(found.run["facts"]):
         report.fault(path.name, "schema", f"facts: {told}", 1)
     return None if odd or told else found
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-import fastjsonschema
-
 from hypatia_lab.contributed import manifest, private
-from hypatia_lab.records.schema import whole
+from hypatia_lab.records.schema import mistakes, whole
 
 
 def _files(pattern: str) -> dict[str, Any]:
@@ -17,8 +14,8 @@ def _files(pattern: str) -> dict[str, Any]:
 
 _texts = {"type": "array", "items": {"type": "string", "maxLength": 300}, "maxItems": 1000}
 _file = whole({"sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "bytes": {"type": "integer", "minimum": 1}})
-FORMS: dict[str, dict[str, Any]] = {
-    "manifest": whole(
+of_manifest = mistakes(
+    whole(
         {
             "machine": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"},
             "device": {"enum": ["cpu", "cuda"]},
@@ -36,20 +33,8 @@ FORMS: dict[str, dict[str, Any]] = {
             "traces": _files(manifest.TRACE_FILE),
             "left_out": _texts,
         }
-    ),
-    "facts": {"type": "object", "required": ["name"], "additionalProperties": False, "properties": private.FACTS},
-}
-
-
-@cache
-def _validator(name: str) -> Any:
-    return fastjsonschema.compile(FORMS[name])
-
-
-def mistake(name: str, value: Any) -> str:
-    """What keeps ``value``, from JSON, from having the form ``name`` of :data:`FORMS`; empty where nothing does."""
-    try:
-        _validator(name)(value)
-    except fastjsonschema.JsonSchemaException as cause:
-        return str(cause)
-    return ""
+    )
+)
+"""What is wrong with a manifest; empty where nothing is."""
+of_facts = mistakes(whole(private.FACTS, optional=private.FACTS.keys() - {"name"}))
+"""The same of a machine's facts."""

@@ -147,7 +147,7 @@ def _facts(facts: Mapping[str, Any], clean: Callable[[Any], Any], gone: Counter[
             gone["GPU UUID"] += 1
         if key in ("name", "cpu"):
             value = clean(value)
-        if manifest_schema.mistake("facts", {"name": "", key: value}):
+        if manifest_schema.of_facts({"name": "", key: value}):
             gone[f"fact {key}"] += 1
         else:
             kept[key] = value

@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from hypatia_lab.records.schema import MAX_SAMPLES as MAX_SAMPLES
 from hypatia_lab.records.schema import RUN as RUN
 from hypatia_lab.records.schema import SCHEMA as SCHEMA
 from hypatia_lab.records.schema import STATUSES as STATUSES
+from hypatia_lab.records.schema import mistakes
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -128,11 +129,7 @@ def _meant(asked: str, machine: str, its: str) -> bool:
     return asked in (machine, its) or (its != machine and its.startswith(f"{asked}-"))
 
 
-@cache
-def _validators() -> dict[str, Any]:
-    import fastjsonschema
-
-    return {name: fastjsonschema.compile(schema) for name, schema in (("run", RUN), ("cell", CELL), ("detail", DETAIL))}
+_MISTAKES = {"run": mistakes(RUN), "cell": mistakes(CELL), "detail": mistakes(DETAIL)}
 
 
 def _reject(constant: str) -> float:
@@ -145,8 +142,6 @@ def _finite(text: str) -> float:
 
 def parse(line: str, where: str) -> dict[str, Any]:
     """One line of a record as a dict. Raises :class:`RecordError` naming ``where`` when it is malformed."""
-    import fastjsonschema
-
     try:
         row = json.loads(line, parse_constant=_reject, parse_float=_finite)
     except (ValueError, RecursionError) as cause:
@@ -154,10 +149,8 @@ def parse(line: str, where: str) -> dict[str, Any]:
     kind = row.get("kind") if isinstance(row, dict) else None
     if kind not in ("run", "cell", "detail"):
         raise _broken(where, f"kind must be 'run', 'cell' or 'detail', found {kind!r}")
-    try:
-        _validators()[kind](row)
-    except fastjsonschema.JsonSchemaException as cause:
-        raise _broken(where, str(cause)) from None
+    if told := _MISTAKES[kind](row):
+        raise _broken(where, told)
     return row
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any
 
 SCHEMA = 1
@@ -10,6 +11,25 @@ MAX_SAMPLES = 20
 STATUSES = ("ok", "cheated", "wrong", "too_fast", "crashed", "timeout", "skipped")
 CLOCKS = ("hot", "cold", "graph", "wall", "profiler", "none")
 """``none``: checked for correctness, not timed."""
+
+
+def mistakes(schema: dict[str, Any]) -> Callable[[Any], str]:
+    """What says of a value, from JSON, why it does not have the form of ``schema``; empty where it does."""
+
+    @cache
+    def compiled() -> Callable[[Any], Any]:
+        import fastjsonschema
+
+        return fastjsonschema.compile(schema)
+
+    def mistake(value: Any) -> str:
+        try:
+            compiled()(value)
+        except ValueError as cause:
+            return str(cause)
+        return ""
+
+    return mistake
 
 
 def whole(properties: dict[str, Any], optional: Collection[str] = ()) -> dict[str, Any]:
