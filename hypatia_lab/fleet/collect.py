@@ -78,7 +78,7 @@ def _take(record: Record, target: Path) -> Item:
     """Write ``record`` into the machine folder ``target``, unless more is there already."""
     outcome, why = _against(record, records.leading(target, record.experiment))
     if outcome == "taken":
-        records.copy(record.path, target / record.path.relative_to(record.folder))
+        records.write_text(target / record.path.relative_to(record.folder), record.path.read_text(encoding="utf-8"))
     return Item(f"{record.machine}/{record.experiment}", outcome, why)
 
 
