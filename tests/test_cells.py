@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -22,17 +23,17 @@ def deadly() -> Iterator[None]:
         yield
 
 
-def session_here(excluded: Any = None, device: str = "cpu") -> tuple[cells.Session, list[dict[str, Any]]]:
+def session_here(excluded: Any = None, device: str = "cpu") -> tuple[cells.OwnSession, list[dict[str, Any]]]:
     """A measuring process's work without the process, and the events it will have emitted."""
     events: list[dict[str, Any]] = []
-    plan = {"device": device, "number": 0, "excluded": excluded or {}, "groups": []}
-    return cells.Session(plan, lambda event, **fields: events.append({"event": event} | fields)), events
+    plan = {"device": device, "gpu": "", "number": 0, "excluded": excluded or {}, "groups": []}
+    return cells.OwnSession(plan, lambda event, **fields: events.append({"event": event} | fields)), events
 
 
 def run_here(*names: str, **how: Any) -> list[dict[str, Any]]:
     """Every event that a measuring process emits over ``names`` on SMALL."""
     session, events = session_here(**how)
-    session.run(0, group(SMALL, names))
+    session.run(0, asdict(group(SMALL, names)))
     return events
 
 
@@ -113,8 +114,8 @@ def test_inputs_that_cannot_be_drawn_end_their_group_only(monkeypatch):
     session, events = session_here()
     with monkeypatch.context() as patch:
         patch.setattr(cells.check, "Problem", full)
-        session.run(0, group(SMALL, ("eager", "epilogue"), ("hot", "cold")))
-    session.run(1, group(SMALL, ("eager",)))
+        session.run(0, asdict(group(SMALL, ("eager", "epilogue"), ("hot", "cold"))))
+    session.run(1, asdict(group(SMALL, ("eager",))))
     rows = [event for event in events if event["event"] == "row"]
     assert [(r["group"], r["variant"], r["clock"], r["status"]) for r in rows] == [
         *((0, name, word, "crashed") for name in ("eager", "epilogue") for word in ("hot", "cold")),
@@ -165,7 +166,7 @@ def test_a_call_beyond_the_limit_is_skipped_with_its_length(monkeypatch):
 def test_a_size_that_would_take_too_long_is_skipped_without_a_call():
     session, events = session_here()
     session.pace.rates["linear_relu", "eager", "float32", "ieee"] = 1.0  # FLOP/s on a smaller size
-    session.run(0, group(SMALL, ("eager@again",)))
+    session.run(0, asdict(group(SMALL, ("eager@again",))))
     row = rows_by_name(events)["eager@again"]
     assert (row["status"], row["error"]) == ("skipped", None)
     assert row["reason"].startswith(f"about {Workload('linear_relu', SMALL).flops} s")
@@ -181,7 +182,7 @@ def test_one_call_of_a_small_size_does_not_rule_out_larger_ones(monkeypatch, too
     session, _ = session_here()
     calls = iter(took)
     monkeypatch.setattr(clock, "once_s", lambda run, device: next(calls))
-    session.run(0, group(SMALL, ("eager",)))
+    session.run(0, asdict(group(SMALL, ("eager",))))
     who = ("linear_relu", "eager", "float32", "ieee")
     assert session.pace.rates == ({who: Workload("linear_relu", SMALL).flops / rate} if rate else {})
 
@@ -194,7 +195,7 @@ def test_background_work_is_waited_for_before_timing(monkeypatch, waited, times)
     monkeypatch.setattr(clock, "measure", lambda *given, **more: told.append("timed") or measure(*given, **more))
     session, _ = session_here()
     for index in range(2):
-        session.run(index, group(SMALL, ("eager",)))
+        session.run(index, asdict(group(SMALL, ("eager",))))
     assert told[:2] == ["settled", "timed"]
     assert (told.count("settled"), told.count("timed")) == (times, 2)
 
@@ -203,5 +204,5 @@ def test_background_work_is_waited_for_before_timing(monkeypatch, waited, times)
 def test_a_death_while_timing_is_blamed_on_the_variant_that_was_running(deadly, names):
     session, events = session_here()
     with pytest.raises(SystemExit):
-        session.run(0, group(SMALL, names))
+        session.run(0, asdict(group(SMALL, names)))
     assert begun(events)[-1] == [0, "dies_late"]

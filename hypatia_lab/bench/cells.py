@@ -1,11 +1,17 @@
-"""In a fresh process: every group of a plan is checked and timed, a row for each variant and clock."""
+"""A fresh process of a measurement: every group of its plan is checked and timed, a row for each variant and clock.
+
+The lab's variants share the process (:class:`OwnSession`); a stranger's never run in it (:mod:`hypatia_lab.judged`).
+"""
 
 from __future__ import annotations
 
 import math
 import random
 import traceback
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +19,7 @@ from hypatia_lab import check, clock, machine, messages, variants
 from hypatia_lab.bench import sessions
 from hypatia_lab.bench.turns import Companion
 from hypatia_lab.experiments import Group
+from hypatia_lab.probes.probe import Ended
 from hypatia_lab.strangers import kernelbench, programs, reader_kernel
 from hypatia_lab.workloads import Workload
 
@@ -47,93 +54,193 @@ class Pace:
         return f"{seconds:.1f} s a call; the limit is {LONGEST_CALL_S:.0f} s" if seconds > LONGEST_CALL_S else ""
 
 
-class Session:
-    """One fresh process: runs every group of the plan and emits one row a variant and clock."""
+@dataclass
+class Case:
+    """A variant on one workload in one process: what became of it, and its times by clock, or why it has none."""
+
+    name: str
+    status: str = "ok"
+    reason: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    found: check.Check | None = None
+    timings: dict[str, clock.Timing | clock.ClockError] = field(default_factory=dict)
+
+    def fail(self, status: str, reason: str, numbers: dict[str, Any] | None = None) -> None:
+        """It has no time, for that ``reason`` and by those ``numbers``; what was found first counts."""
+        if self.status == "ok":
+            self.status, self.reason, self.evidence = status, reason, numbers or {}
+
+    def row(self, index: int, word: str) -> dict[str, Any]:
+        """What its process tells of it as one of group ``index``, under the clock ``word``."""
+        status, reason, timing = self.status, self.reason, None
+        if status == "ok" and word == "none":
+            reason = "checked only"
+        elif status == "ok":
+            timed = self.timings.get(word, clock.ClockError("it was not timed"))
+            if isinstance(timed, clock.Timing):
+                timing = timed
+            else:
+                status, reason = "crashed" if isinstance(timed, clock.RunError) else "skipped", str(timed)
+        readings = [r for r in timing.readings if r] if timing else []
+        found = self.found
+        return {
+            "group": index,
+            "variant": self.name,
+            "clock": word,
+            "status": status,
+            "reason": reason,
+            "evidence": self.evidence,
+            "error": found.error if found else None,
+            "max_error": found.max_error if found else None,
+            "peak": found.peak if found else None,
+            "median_us": timing.median_us if timing else None,
+            "samples_us": timing.samples_us if timing else [],
+            "calls": timing.calls if timing else 0,
+            "sm_mhz": [r["sm_mhz"] for r in readings],
+            "power_w": [r["power_w"] for r in readings],
+            "throttled": any(r["throttled"] for r in readings),
+        }
+
+
+class Session(ABC):
+    """One fresh process: runs every group of the plan, and tells a row of each variant and clock."""
 
     def __init__(self, plan: dict[str, Any], emit: Callable[..., None]) -> None:
         self.device: str = plan["device"]
-        self.luck = random.SystemRandom()
         self.excluded: dict[str, tuple[str, str]] = {key: tuple(v) for key, v in plan["excluded"].items()}
         self.emit = emit
-        self.probe = machine.Probe(self.device)
+        self.probe = machine.Probe(self.device, plan["gpu"])
         self.pace = Pace()
-        self.rests = True
         graphs = self.device == "cuda" and any("graph" in data["clocks"] for _, data in plan["groups"])
         self.turn = Companion() if graphs else None
 
-    def run(self, index: int, group: Group) -> None:
-        workload = group.workload
-        self.emit("begin", what=[index, ""])  # whoever dies from here on dies of the inputs, not of a variant
+    def run(self, index: int, data: dict[str, Any]) -> None:
+        """Check and time the variants of the group ``data``, and tell a row of each under every clock."""
+        self.begin(index)  # whoever dies from here on dies of the inputs, not of a variant
+        cases = [Case(name) for name in data["variants"]]
+        try:
+            if known := self.excluded.get(f"{index}/"):
+                raise Ended(*known)
+            with self.opened(data) as (cases, measure):
+                for case in cases:
+                    if known := self.excluded.get(f"{index}/{case.name}"):
+                        case.fail(*known)
+                measure(index)
+        except Ended as cause:
+            for case in cases:
+                case.fail(cause.status, f"nothing was run, for the inputs could not be drawn: {cause.reason}")
+        for case in cases:
+            for word in data["clocks"] or ["none"]:
+                self.emit("row", **case.row(index, word))
+
+    def begin(self, index: int, name: str = "") -> None:
+        """Say that the variant ``name`` of group ``index`` has its turn: whoever dies from here on dies of it."""
+        self.emit("begin", what=[index, name])
+
+    @abstractmethod
+    def opened(self, data: dict[str, Any]) -> AbstractContextManager[tuple[Sequence[Case], Callable[[int], None]]]:
+        """The cases of the group ``data``, whose inputs are there while the body runs, and what fills them, given the
+        group's index. Raises :class:`Ended` where no inputs can be drawn."""
+
+    def close(self) -> None:
+        """Let go of all that was started."""
+        if self.turn:
+            self.turn.close()
+
+
+class OwnSession(Session):
+    """Of variants that are trusted: they share one process."""
+
+    def __init__(self, plan: dict[str, Any], emit: Callable[..., None]) -> None:
+        super().__init__(plan, emit)
+        self.luck = random.SystemRandom()
+        self.rests = True
+
+    def run(self, index: int, data: dict[str, Any]) -> None:
+        super().run(index, data)
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+    @contextmanager
+    def opened(self, data: dict[str, Any]) -> Iterator[tuple[Sequence[Case], Callable[[int], None]]]:
+        workload = Workload(**data["workload"] | {"shape": tuple(data["workload"]["shape"])})
+        group = Group(workload, tuple(data["variants"]), tuple(data["clocks"]), data["budget_s"])
+        cases = [Case(name) for name in group.variants]
         with workload.precision():
             try:
-                status, reason = self.excluded.get(f"{index}/", ("", ""))
-                problem = None if status else check.Problem(workload, self.device)
+                problem = check.Problem(workload, self.device)
             except Exception as cause:  # no memory for them, say
                 traceback.print_exc()
-                problem, status, reason = None, "crashed", messages.one_line(cause)
-            if problem is None:
-                reason = f"nothing was run, for the inputs could not be drawn: {reason}"
-                for name in group.variants:
-                    for word in group.clocks or ("none",):
-                        self._row(index, name, word, status, reason, None)
-                return
-            ready: dict[str, variants.Run] = {}
-            found: dict[str, check.Check] = {}
-            # Built in another order in each process: what the first one gains must not always be the same one's. By
-            # luck, and not by the process's number: one series of orders for all records would favour the same one in
-            # all of them, and their twins would not be independent.
-            order = list(group.variants)
-            self.luck.shuffle(order)
-            for name in order:
-                self.emit("begin", what=[index, name])
-                status, reason = self._prepare(index, workload, name, problem, ready, found)
-                if status != "ok":
-                    for word in group.clocks or ("none",):
-                        self._row(index, name, word, status, reason, found.get(name))
-            self._time(index, group, problem, ready, found)
+                raise Ended("crashed", messages.one_line(cause)) from None
+            yield cases, lambda index: self._measure(index, group, problem, cases)
 
-    def _prepare(
-        self, index: int, workload: Workload, name: str, problem: check.Problem, ready: Any, found: Any
-    ) -> tuple[str, str]:
-        """Build and check one variant; returns its status and reason, and fills ``ready`` and ``found``."""
-        if f"{index}/{name}" in self.excluded:
-            return self.excluded[f"{index}/{name}"]
-        candidate = variants.find(workload.operation, name)
-        missing = candidate.needs(workload, self.device)
-        if missing:
-            return "skipped", missing
-        # A backward pass, with its gradients as further parts, has a pace of its own.
-        pace = (workload.operation, candidate.name, workload.dtype, workload.math, *workload.parts[1:])
-        if self.pace.too_long(pace, amount := workload.flops or workload.traffic):
-            return "skipped", self.pace.too_long(pace, amount)
-        try:
-            run = candidate.factory(workload, problem.inputs)
-            found[name] = check.check(run, problem, place="cpu" if candidate.host else "")
-            if not found[name].ok:
-                return "wrong", found[name].reason
-            took_too_long = self.pace.seen(pace, amount, lambda: clock.once_s(run, self.device))
-        except Exception as cause:
-            traceback.print_exc()
-            clock.synchronize(self.device)  # a device left in error ends this process here, with this variant named
-            return "crashed", messages.one_line(cause)
-        if took_too_long:
-            return "skipped", took_too_long
-        ready[name] = run
-        return "ok", ""
-
-    def _time(self, index: int, group: Group, problem: check.Problem, ready: Any, found: Any) -> None:
-        timings: dict[tuple[str, str], clock.Timing | clock.ClockError] = {}
+    def _measure(self, index: int, group: Group, problem: check.Problem, cases: Sequence[Case]) -> None:
+        ready: dict[str, variants.Run] = {}
+        # Built in another order in each process: what the first one gains must not always be the same one's. By
+        # luck, and not by the process's number: one series of orders for all records would favour the same one in
+        # all of them, and their twins would not be independent.
+        for case in self.luck.sample(cases, len(cases)):
+            self.begin(index, case.name)
+            if case.status == "ok":
+                self._prepare(case, group.workload, problem, ready)
+        going = {case.name: case for case in cases if case.status == "ok"}
         registered = {name: variants.find(group.workload.operation, name) for name in ready}
         host = {name for name, one in registered.items() if one.host and self.device == "cuda"}
+        self._time(index, group, going, ready, host)
+        for name, run in ready.items():
+            self.begin(index, name)
+            case = going[name]
+            try:
+                again = check.judge(run(), problem, place="cpu" if name in host else "")
+            except Exception as cause:  # no memory any more, say, although it was checked
+                self._crashed(case, cause, "after timing: ")
+                continue
+            if not again.ok:
+                case.found = again
+                case.fail("wrong", f"after timing: {again.reason}")
+
+    def _crashed(self, case: Case, cause: Exception, when: str = "") -> None:
+        traceback.print_exc()
+        clock.synchronize(self.device)  # a device left in error ends this process here, with this variant named
+        case.fail("crashed", f"{when}{messages.one_line(cause)}")
+
+    def _prepare(self, case: Case, workload: Workload, problem: check.Problem, ready: dict[str, variants.Run]) -> None:
+        """Build and check one variant, which is in ``ready`` if it is right."""
+        candidate = variants.find(workload.operation, case.name)
+        # A backward pass, with its gradients as further parts, has a pace of its own.
+        who = (workload.operation, candidate.name, workload.dtype, workload.math, *workload.parts[1:])
+        amount = workload.flops or workload.traffic
+        if told := candidate.needs(workload, self.device) or self.pace.too_long(who, amount):
+            case.fail("skipped", told)
+            return
+        try:
+            run = candidate.factory(workload, problem.inputs)
+            case.found = check.check(run, problem, place="cpu" if candidate.host else "")
+            if not case.found.ok:
+                case.fail("wrong", case.found.reason)
+                return
+            told = self.pace.seen(who, amount, lambda: clock.once_s(run, self.device))
+        except Exception as cause:
+            self._crashed(case, cause)
+            return
+        if told:
+            case.fail("skipped", told)
+        else:
+            ready[case.name] = run
+
+    def _time(self, index: int, group: Group, cases: dict[str, Case], ready: Any, host: set[str]) -> None:
         if ready and group.clocks and self.rests:  # who never rests is waited for once
             known = {self.turn.pid} if self.turn else set()
             self.rests = clock.settle(but=known) < clock.SETTLE_S
         for word in group.clocks if ready else ():
-            reasons = {name: one.untimed(word, self.device) for name, one in registered.items()}
-            timings.update({(name, word): clock.ClockError(why) for name, why in reasons.items() if why})
+            for name in ready:
+                if why := variants.find(group.workload.operation, name).untimed(word, self.device):
+                    cases[name].timings[word] = clock.ClockError(why)
             # Among a GPU's variants the host's threads would fall asleep, and waking them would be C's time.
             for names, device in ((ready.keys() - host, self.device), (host, "cpu")):
-                runs = {name: run for name, run in ready.items() if name in names and not reasons[name]}
+                runs = {name: run for name, run in ready.items() if name in names and word not in cases[name].timings}
                 if not runs:
                     continue
                 measured = clock.measure(
@@ -144,74 +251,30 @@ class Session:
                     luck=self.luck,
                     probe=self.probe,
                     turn=self.turn,
-                    announce=lambda name: self.emit("begin", what=[index, name]),
+                    announce=lambda name: self.begin(index, name),
                 )
-                timings.update({(name, word): timing for name, timing in measured.items()})
-        for name, run in ready.items():
-            self.emit("begin", what=[index, name])
-            try:
-                again = check.judge(run(), problem, place="cpu" if name in host else "")
-            except Exception as cause:  # no memory any more, say, although it was checked
-                traceback.print_exc()
-                clock.synchronize(self.device)  # as above
-                for word in group.clocks or ("none",):
-                    self._row(index, name, word, "crashed", f"after timing: {messages.one_line(cause)}", found[name])
-                continue
-            if not again.ok:
-                for word in group.clocks or ("none",):
-                    self._row(index, name, word, "wrong", f"after timing: {again.reason}", again)
-                continue
-            if not group.clocks:
-                self._row(index, name, "none", "ok", "checked only", found[name])
-            for word in group.clocks:
-                timing = timings[name, word]
-                if isinstance(timing, clock.ClockError):
-                    status = "crashed" if isinstance(timing, clock.RunError) else "skipped"
-                    self._row(index, name, word, status, str(timing), found[name])
-                else:
-                    self._row(index, name, word, "ok", "", found[name], timing)
-
-    def _row(self, *told: Any) -> None:
-        self.emit("row", **row(*told))
+                for name, timing in measured.items():
+                    cases[name].timings[word] = timing
 
 
-def row(
-    index: int,
-    name: str,
-    word: str,
-    status: str,
-    reason: str,
-    found: check.Check | None,
-    timing: clock.Timing | None = None,
-) -> dict[str, Any]:
-    """What one process tells of the variant ``name`` of group ``index`` under the clock ``word``."""
-    readings = [r for r in timing.readings if r] if timing else []
-    return {
-        "group": index,
-        "variant": name,
-        "clock": word,
-        "status": status,
-        "reason": reason,
-        "error": found.error if found else None,
-        "max_error": found.max_error if found else None,
-        "peak": found.peak if found else None,
-        "median_us": timing.median_us if timing else None,
-        "samples_us": timing.samples_us if timing else [],
-        "calls": timing.calls if timing else 0,
-        "sm_mhz": [r["sm_mhz"] for r in readings],
-        "power_w": [r["power_w"] for r in readings],
-        "throttled": any(r["throttled"] for r in readings),
-    }
-
-
-def _group(data: dict[str, Any]) -> Group:
-    workload = Workload(**data["workload"] | {"shape": tuple(data["workload"]["shape"])})
-    return Group(workload, tuple(data["variants"]), tuple(data["clocks"]), data["budget_s"])
-
-
-def main() -> None:
-    """Entry of a fresh process; see :mod:`hypatia_lab.bench.sessions`."""
+def serve(made: Callable[[dict[str, Any], Callable[..., None]], Session]) -> None:
+    """All that a fresh process does: every group of its plan by the session that ``made`` gives for it."""
     plan, emit = sessions.child_plan()
+    session = made(plan, emit)
+    try:
+        for index, data in plan["groups"]:
+            try:
+                session.run(index, data)
+            except Exception as cause:  # a device left in error; the next process goes on without whoever did it
+                emit("dying", reason=messages.one_line(cause))
+                raise
+            emit("done", group=index)
+    finally:
+        session.close()
+    emit("end")
+
+
+def _own(plan: dict[str, Any], emit: Callable[..., None]) -> Session:
     if source := plan["source"]:
         path = Path(source["path"])
         if source["kind"] == kernelbench.KIND:
@@ -219,21 +282,12 @@ def main() -> None:
         else:
             load = programs.load if source["kind"] == "program" else reader_kernel.load
             load(path, source["digest"])
-    session = Session(plan, emit)
-    for index, data in plan["groups"]:
-        try:
-            session.run(index, _group(data))
-        except Exception as cause:  # a device left in error; the next process goes on without whoever did it
-            emit("dying", reason=messages.one_line(cause))
-            raise
-        emit("done", group=index)
-        if plan["device"] == "cuda":
-            import torch
+    return OwnSession(plan, emit)
 
-            torch.cuda.empty_cache()
-    emit("end")
-    if session.turn:
-        session.turn.close()
+
+def main() -> None:
+    """Entry of a fresh process; see :mod:`hypatia_lab.bench.sessions`."""
+    serve(_own)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,19 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hypatia_lab import check, clock, machine
-from hypatia_lab.bench.cells import Pace
+from hypatia_lab import check, clock
+from hypatia_lab.bench.cells import Case
 from hypatia_lab.judged import evidence, worker_replies
 from hypatia_lab.judged.channel import Shelf
-from hypatia_lab.judged.processes import REFEREE, Processes, judged
+from hypatia_lab.judged.processes import REFEREE, judged
 from hypatia_lab.judged.worker import AGAIN, FRESH, IN_PLACE, LEFT, TIMED, WRITTEN, key
 from hypatia_lab.probes.probe import Ended
 from hypatia_lab.strangers.reader_kernel import BASELINES
+
+if TYPE_CHECKING:
+    from hypatia_lab.judged.coordinator import Coordinator
 
 LOADED = "while the file was loaded"
 BEFORE, AFTER = 0, 1
@@ -34,21 +37,15 @@ JUDGED_S = 0.5
 
 
 @dataclass
-class Case:
-    """A variant on one workload: what its process shares with the coordinator, and what is known of it."""
+class Contender(Case):
+    """A case with what its process shares with the coordinator, and what was seen of it."""
 
-    name: str
-    inbox: Shelf
-    outbox: Shelf
-    status: str = "ok"
-    reason: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
-    found: check.Check | None = None
+    inbox: Shelf = field(kw_only=True)
+    outbox: Shelf = field(kw_only=True)
     looks: Any = None
     addresses: dict[str, int] = field(default_factory=dict)
     aliased: set[str] = field(default_factory=set)
     shown: bool = False
-    timings: dict[str, clock.Timing | str] = field(default_factory=dict)
     seen: dict[str, evidence.Seen] = field(default_factory=dict)
 
     @property
@@ -56,46 +53,38 @@ class Case:
         """Whether it is the file's, and no baseline."""
         return judged(self.name)
 
-    def fail(self, status: str, reason: str, numbers: dict[str, Any] | None = None) -> None:
-        """It has no time; what was found first counts."""
-        if self.status == "ok":
-            self.status, self.reason, self.evidence = status, reason, numbers or {}
-
 
 class Trial:
-    """One group of a plan in one fresh process. ``layout`` is what the referee has told of the workload; ``turn`` is
-    as in :func:`clock.measure`.
-    """
+    """The group ``data`` of a plan in one fresh process. ``layout`` is what the referee tells of it."""
 
-    def __init__(
-        self,
-        processes: Processes,
-        begun: Callable[[str], None],
-        data: dict[str, Any],
-        layout: dict[str, Any],
-        turn: Callable[[], None] | None,
-    ) -> None:
-        self.processes, self.begun, self.data, self.layout, self.turn = processes, begun, data, layout, turn
+    def __init__(self, coordinator: Coordinator, data: dict[str, Any], layout: dict[str, Any]) -> None:
+        self.data, self.layout = data, layout
+        self.processes, self.probe, self.turn = coordinator.processes, coordinator.probe, coordinator.turn
+        self.pace, self.number, self.begin = coordinator.pace, coordinator.number, coordinator.begin
+        self.index = 0
         self.luck = random.SystemRandom()  # what a judged file could not foretell
         self.drawn = Shelf(layout["inputs"])
         self.passed = False
-        self.cases = [Case(name, Shelf(layout["inputs"]), Shelf(layout["outputs"])) for name in data["variants"]]
+        self.cases = [
+            Contender(name, inbox=Shelf(layout["inputs"]), outbox=Shelf(layout["outputs"])) for name in data["variants"]
+        ]
 
-    def run(self, pace: Pace, probe: machine.Probe, number: int) -> None:
-        """Fill the cases, which may have failed before; ``number`` is that of the process in its measurement."""
+    def run(self, index: int) -> None:
+        """Fill the cases, which may have failed before; the group is that of ``index`` in its plan."""
+        self.index = index
         try:
             # Built in another order in each process: what the first one gains must not always be the same one's.
             self.luck.shuffle(self.cases)
             for case in self._going():
-                self._one(case, self._build, pace)
+                self._one(case, self._build)
             self._check()
             for case in self._going():
-                self._one(case, self._paced, pace)
-            if number == BEFORE:
-                self._rest(probe)
+                self._one(case, self._paced)
+            if self.number == BEFORE:
+                self._rest()
             for word in self.data["clocks"]:
-                self._time(word, probe)
-            self._finish(number, probe)
+                self._time(word)
+            self._finish()
         except Ended as cause:  # the referee: nothing can be said of anybody any more
             for case in self.cases:
                 case.fail(cause.status, f"nobody was left to judge it: {cause.reason}")
@@ -105,12 +94,12 @@ class Trial:
         for shelf in (self.drawn, *(shelf for case in self.cases for shelf in (case.inbox, case.outbox))):
             shelf.close()
 
-    def _going(self, cases: Sequence[Case] | None = None) -> list[Case]:
+    def _going(self, cases: Sequence[Contender] | None = None) -> list[Contender]:
         return [case for case in (self.cases if cases is None else cases) if case.status == "ok"]
 
-    def _one(self, case: Case, work: Callable[..., Any], *given: Any) -> None:
+    def _one(self, case: Contender, work: Callable[..., Any], *given: Any) -> None:
         """Do ``work`` with ``case``, which fails if its process does."""
-        self.begun(case.name)
+        self.begin(self.index, case.name)
         try:
             work(case, *given)
         except Ended as cause:
@@ -118,7 +107,7 @@ class Trial:
                 raise
             case.fail(cause.status, cause.reason)
 
-    def _said(self, case: Case, found: dict[str, Any], when: str) -> dict[str, Any]:
+    def _said(self, case: Contender, found: dict[str, Any], when: str) -> dict[str, Any]:
         """Take up what a process says of itself."""
         told = evidence.tampering(
             worker_replies.names(found.get("replaced")), worker_replies.names(found.get("changed")), when
@@ -138,7 +127,7 @@ class Trial:
         if "crashed" in found:
             raise Ended("crashed", f"inputs could not be drawn: {found['crashed']}")
 
-    def _judge(self, case: Case, place: str, looks: Any) -> check.Check:
+    def _judge(self, case: Contender, place: str, looks: Any) -> check.Check:
         """What the referee says of the output that ``case`` has left at ``place``."""
         if not worker_replies.output(looks):
             return check.Check("wrong type: something else than a tensor")
@@ -157,17 +146,17 @@ class Trial:
 
     # ------------------------------------------------------------ built and checked
 
-    def _who(self, case: Case) -> tuple[str, ...]:
+    def _who(self, case: Contender) -> tuple[str, ...]:
         """Whose pace it is."""
         workload = self.data["workload"]
         return (case.name, *self.layout["parts"], workload["dtype"], workload["math"])
 
-    def _build(self, case: Case, pace: Pace) -> None:
+    def _build(self, case: Contender) -> None:
         if case.name not in self.processes:
             self._said(case, self.processes.start(case.name), LOADED)
             if case.status != "ok":
                 return
-        if told := pace.too_long(self._who(case), self.layout["amount"]):
+        if told := self.pace.too_long(self._who(case), self.layout["amount"]):
             case.fail("skipped", told)
             return
         files = (case.inbox.file, case.outbox.file)
@@ -183,7 +172,7 @@ class Trial:
     def _check(self) -> None:
         """Two draws, of which each answer is judged."""
 
-        def call(case: Case) -> None:
+        def call(case: Contender) -> None:
             case.looks = self._called(case, self.layout["poison"], "in its first calls")
             if case.status == "ok":
                 verdict = self._judge(case, FRESH, case.looks)
@@ -198,39 +187,39 @@ class Trial:
         for case in self._going()[:1]:
             self._ensure_judged(case)
 
-    def _called(self, case: Case, poison: Sequence[int], when: str) -> Any:
+    def _called(self, case: Contender, poison: Sequence[int], when: str) -> Any:
         """What the output looks like of a call on what was drawn last."""
         case.inbox.copy_from(self.drawn)
         return self._said(case, self.processes.ask(case.name, "call", poison=poison), when)
 
-    def _ensure_judged(self, case: Case) -> None:
+    def _ensure_judged(self, case: Contender) -> None:
         """An output that was right is no more once it is spoilt, unless the file has changed the check."""
         case.outbox.spoil(key(0, FRESH))
         if self._judge(case, FRESH, case.looks).ok:
             for one in self.cases:
                 one.fail("cheated", "its file has changed the check, which takes an output that was spoilt on purpose")
 
-    def _paced(self, case: Case, pace: Pace) -> None:
+    def _paced(self, case: Contender) -> None:
         def call() -> float:
             start = time.perf_counter()
             self._said(case, self.processes.ask(case.name, "pace"), "in its first calls")
             return time.perf_counter() - start
 
-        if told := pace.seen(self._who(case), self.layout["amount"], call):
+        if told := self.pace.seen(self._who(case), self.layout["amount"], call):
             case.fail("skipped", told)
 
     # ------------------------------------------------------------ timed
 
-    def _time(self, word: str, probe: machine.Probe) -> None:
+    def _time(self, word: str) -> None:
         """Rounds as :func:`clock.measure` has them, each half on inputs of its own."""
         shuffle = self.luck.shuffle
         order = self._going()
         shuffle(order)
 
-        def prepare(case: Case) -> None:
+        def prepare(case: Contender) -> None:
             found = self._said(case, self.processes.ask(case.name, "prepare", word=word), "while it was timed")
             if "untimed" in found:
-                case.timings[word] = str(found["untimed"])
+                case.timings[word] = clock.ClockError(str(found["untimed"]))
             elif case.status == "ok":
                 calls = found.get("calls")
                 if type(calls) is not int or not 0 < calls <= clock.MAX_CALLS:
@@ -254,7 +243,7 @@ class Trial:
                 for case in self._going(half):
                     begun = time.perf_counter()
                     place = secrets.choice((FRESH, FRESH, TIMED, AGAIN)) if looks else ""
-                    self._one(case, self._visit, word, place, probe)
+                    self._one(case, self._visit, word, place)
                     seen = time.perf_counter()
                     timing += seen - begun
                     slowest = max(slowest, seen - begun)
@@ -262,7 +251,7 @@ class Trial:
                         self._judge_among(case, place, case.looks)
                         judging += time.perf_counter() - seen
 
-    def _visit(self, case: Case, word: str, show: str, probe: machine.Probe) -> None:
+    def _visit(self, case: Contender, word: str, show: str) -> None:
         """One visit, see :meth:`Worker.visit`: what it says goes with what was seen from here.
 
         It is made to ``show`` the output of one of its calls, once that is made.
@@ -305,10 +294,10 @@ class Trial:
         seen.passed_s.append(passed_s)
         (seen.shown_s if show else seen.aside_s).append(between_s)
         timing.samples_us.append(sample * 1e6)
-        timing.readings.append(probe())
+        timing.readings.append(self.probe())
         case.looks = found.get(show)
 
-    def _judge_among(self, case: Case, place: str, looks: Any) -> None:
+    def _judge_among(self, case: Contender, place: str, looks: Any) -> None:
         """Judge the output of a call among others, of a variant that was right when it was checked."""
         reason = self._judge(case, place, looks).reason
         if reason.startswith("stale"):
@@ -329,10 +318,10 @@ class Trial:
 
     # ------------------------------------------------------------ afterwards
 
-    def _finish(self, number: int, probe: machine.Probe) -> None:
+    def _finish(self) -> None:
         """What is looked at when all is timed: one more answer, what goes on by itself, whose memory an output is."""
 
-        def again(case: Case) -> None:
+        def again(case: Contender) -> None:
             looks = self._called(case, [], "after it was timed")
             if case.status == "ok" and not (verdict := self._judge(case, FRESH, looks)).ok:
                 case.fail("wrong", f"after timing: {verdict.reason}")
@@ -340,8 +329,8 @@ class Trial:
         self._draw()
         for case in self._going():
             self._one(case, again)
-        if number == AFTER:
-            self._rest(probe)
+        if self.number == AFTER:
+            self._rest()
         for word in self.data["clocks"]:  # now, for who goes on computing holds up the marks, and is told why
             self._weigh(word)
         self._draw()
@@ -353,16 +342,16 @@ class Trial:
             if case.judged and (told := evidence.aliased(case.aliased, allowed)):
                 case.fail("cheated", told)
 
-    def _rest(self, probe: machine.Probe) -> None:
+    def _rest(self) -> None:
         """Whether somebody goes on computing while nobody is asked for anything."""
         cases = [case for case in self._going() if case.judged]
         groups, busy = [cases] if cases else [], False
         while groups:
             looked = groups.pop(0)
             until = time.monotonic() + QUIET_S
-            while busy and probe.busy() > evidence.IDLE and time.monotonic() < until:
+            while busy and self.probe.busy() > evidence.IDLE and time.monotonic() < until:
                 time.sleep(clock.QUIET_S)
-            cores, gpu = self.processes.idles([case.name for case in looked]), probe.busy()
+            cores, gpu = self.processes.idles([case.name for case in looked]), self.probe.busy()
             if gpu > evidence.IDLE and len(looked) > 1:
                 busy, groups = True, [[case] for case in looked]  # whose work it is shows one at a time
                 continue
@@ -372,7 +361,7 @@ class Trial:
                     case.fail("cheated", told, numbers)
                     self.processes.end(case.name)  # with all that it has still given to the GPU
 
-    def _amid(self, case: Case) -> None:
+    def _amid(self, case: Contender) -> None:
         """Inputs that change amid its calls, without a pause; the output must follow."""
         known = len(case.addresses) == len(self.layout["inputs"])
         case.inbox.copy_from(self.drawn)
