@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import platform
 import re
@@ -220,6 +221,13 @@ class Probe:
             with contextlib.suppress(nvml.NVMLError):  # not every card has ECC or MIG, nor every host a right to ask
                 found[name] = ask()
         return found
+
+    def free_bytes(self) -> float:
+        """Memory of the GPU that nobody holds; infinitely much where NVML cannot be read."""
+        try:
+            return float(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).free) if self._nvml else math.inf
+        except self._nvml.NVMLError:
+            return math.inf
 
     def busy(self) -> float:
         """Share of the last moments (up to 1 s) in which the GPU computed; 0 where NVML cannot be read."""

@@ -111,6 +111,7 @@ class Session(ABC):
         self.emit = emit
         self.probe = machine.Probe(self.device, plan["gpu"])
         self.pace = Pace()
+        self.ahead: bool = plan.get("ahead", False)
         graphs = self.device == "cuda" and any("graph" in data["clocks"] for _, data in plan["groups"])
         self.turn = Companion() if graphs else None
 
@@ -121,11 +122,11 @@ class Session(ABC):
         try:
             if known := self.excluded.get(f"{index}/"):
                 raise Ended(*known)
-            with self.opened(data) as (cases, measure):
+            with self.opened(index, data) as (cases, measure):
                 for case in cases:
                     if known := self.excluded.get(f"{index}/{case.name}"):
                         case.fail(*known)
-                measure(index)
+                measure()
         except Ended as cause:
             for case in cases:
                 case.fail(cause.status, f"nothing was run, for the inputs could not be drawn: {cause.reason}")
@@ -133,14 +134,26 @@ class Session(ABC):
             for word in data["clocks"] or ["none"]:
                 self.emit("row", **case.row(index, word))
 
+    def go_ahead(self) -> None:
+        """All that could be got ready is: say so, and wait until nobody else is timed.
+
+        Where this process was not told its plan ahead, and after the first time, nobody is waited for.
+        """
+        if self.ahead:
+            self.ahead = False
+            self.emit("ready")
+            sessions.GO.wait()
+
     def begin(self, index: int, name: str = "") -> None:
         """Say that the variant ``name`` of group ``index`` has its turn: whoever dies from here on dies of it."""
         self.emit("begin", what=[index, name])
 
     @abstractmethod
-    def opened(self, data: dict[str, Any]) -> AbstractContextManager[tuple[Sequence[Case], Callable[[int], None]]]:
-        """The cases of the group ``data``, whose inputs are there while the body runs, and what fills them, given the
-        group's index. Raises :class:`Ended` where no inputs can be drawn."""
+    def opened(
+        self, index: int, data: dict[str, Any]
+    ) -> AbstractContextManager[tuple[Sequence[Case], Callable[[], None]]]:
+        """The cases of the group ``data``, whose inputs are there while the body runs, and what fills them. Raises
+        :class:`Ended` where no inputs can be drawn."""
 
     def close(self) -> None:
         """Let go of all that was started."""
@@ -164,7 +177,7 @@ class OwnSession(Session):
             torch.cuda.empty_cache()
 
     @contextmanager
-    def opened(self, data: dict[str, Any]) -> Iterator[tuple[Sequence[Case], Callable[[int], None]]]:
+    def opened(self, index: int, data: dict[str, Any]) -> Iterator[tuple[Sequence[Case], Callable[[], None]]]:
         workload = Workload(**data["workload"] | {"shape": tuple(data["workload"]["shape"])})
         group = Group(workload, tuple(data["variants"]), tuple(data["clocks"]), data["budget_s"])
         cases = [Case(name) for name in group.variants]
@@ -174,7 +187,7 @@ class OwnSession(Session):
             except Exception as cause:  # no memory for them, say
                 traceback.print_exc()
                 raise Ended("crashed", messages.one_line(cause)) from None
-            yield cases, lambda index: self._measure(index, group, problem, cases)
+            yield cases, lambda: self._measure(index, group, problem, cases)
 
     def _measure(self, index: int, group: Group, problem: check.Problem, cases: Sequence[Case]) -> None:
         ready: dict[str, variants.Run] = {}

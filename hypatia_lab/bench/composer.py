@@ -17,6 +17,7 @@ from hypatia_lab.bench import details, joining, kept_records, scheduling, source
 from hypatia_lab.bench.campaign import Campaign
 from hypatia_lab.bench.parts import Parts
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
+from hypatia_lab.kernels import loader
 from hypatia_lab.messages import unknown
 
 SILENCE_S = 300.0
@@ -89,9 +90,8 @@ def measure(
             return kept
     with records.held(folder):
         how: dict[str, Any] = {"preset": preset, "device": device, "silence_s": silence_s, "progress": progress}
-        if spec.name != "ceilings" and records.leading(folder, "ceilings") is None:
-            ceilings = EXPERIMENTS["ceilings"]
-            _measure(ceilings, plan(ceilings, preset, device), [], folder, None, how)
+        if not _kept_apart(spec):
+            _ensure_ceilings(spec, groups, folder, how)
         path = _measure(spec, groups, asked, folder, kept, how)
         begun.add(spec.name)
         return records.load_file(path)
@@ -113,7 +113,7 @@ def _measure(
     """Measure ``groups`` and ``asked`` and write the record of ``spec`` in ``folder``, onto ``kept`` where there is
     one; returns its path."""
     preset, device, progress = how["preset"], how["device"], how["progress"]
-    if spec.name != "ceilings":
+    if spec.name != "ceilings" and records.leading(folder, "ceilings") is not None:
         _own_ceilings(folder, device)
     begun = time.monotonic()
     started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -155,13 +155,14 @@ def _measure(
         run["source"] = spec.source.digest
         if spec.source.provenance:
             run["provenance"] = list(spec.source.provenance)
+    _ensure_ceilings(spec, groups, folder, how)
     cells = joining.cells(groups, per_process, {} if spec.name == "ceilings" else _best(folder, device))
     if any(cell["status"] == "too_fast" and cell["variant"] == cell["baseline"] for cell in cells):
         # What the baseline reaches the machine can do: the ceilings were taken while something else kept it busy.
         if progress:
             print("the baseline is faster than the ceilings allow: measuring them again", file=sys.stderr)
-        ceilings, before = EXPERIMENTS["ceilings"], _own_ceilings(folder, device).run["preset"]
-        _measure(ceilings, plan(ceilings, before, device), [], folder, None, how | {"preset": before})
+        before = _own_ceilings(folder, device).run["preset"]
+        _ensure_ceilings(spec, groups, folder, how | {"preset": before}, anew=True)
         cells = joining.cells(groups, per_process, _best(folder, device))
     if kept is not None:
         since = {name: run[name] for name in ("started", "commit", "dirty")} | {"processes": len(per_process)}
@@ -185,6 +186,48 @@ def campaign(folder: Path) -> Campaign:
     """The run under ``--overwrite`` that this code does, or did not end, in ``folder``, a machine's."""
     head, dirty = source_tree.commit()
     return Campaign(folder, source_tree.digest() if dirty else head)
+
+
+def _kept_apart(spec: Experiment) -> bool:
+    return spec.source is not None and spec.source.guarded
+
+
+def _ensure_ceilings(
+    spec: Experiment, groups: Sequence[Group], folder: Path, how: dict[str, Any], anew: bool = False
+) -> None:
+    """See to it that ``folder`` has the ceilings that ``groups`` of ``spec`` are held against; ``anew``: measured now.
+
+    The lab's own experiments get all of them. A stranger's kernel, which has a folder of its own each time, gets those
+    of its workloads, and what was measured of this machine before is kept beside the built kernels.
+    """
+    if spec.name == "ceilings":
+        return
+    ceilings, there = EXPERIMENTS["ceilings"], _recorded(folder, "ceilings")
+    needed = plan(ceilings, how["preset"], how["device"])
+    if not _kept_apart(spec):
+        if there is None or anew:
+            _measure(ceilings, needed, [], folder, None, how)
+        return
+    kinds = {(work.dtype, work.math) for work in (group.workload for group in groups) if work.flops}
+    kinds |= {(dtype, math) for dtype, default in kinds if default == "default" for math in ("ieee", "tf32")}
+    needed = [one for one in needed if not one.workload.flops or (one.workload.dtype, one.workload.math) in kinds]
+    home = _known_ceilings(how["device"], how["preset"]) / folder.name if anew or there is None else folder
+    record = None if anew else _recorded(home, "ceilings")
+    lacking = needed if record is None else kept_records.missing(record, needed)
+    if lacking:
+        with records.held(home):
+            _measure(ceilings, lacking, [], home, record, how)
+    path = records.leading(home, "ceilings")
+    if home != folder and path is not None:
+        records.write_text(folder / path.relative_to(home), path.read_text(encoding="utf-8"))
+
+
+def _known_ceilings(device: str, preset: str) -> Path:
+    """Where the ceilings of this very machine are kept, for as long as it has the same GPU, driver and packages."""
+    facts = machine.facts(device)
+    told = [machine.gpu_uuid() if device == "cuda" else "", facts.get("driver"), facts["cpu"], facts["cores"], preset]
+    told += [machine.versions(), records.SCHEMA]
+    return loader.cache_folder() / "ceilings" / hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 def _best(folder: Path, device: str) -> dict[tuple[str, str, str], float]:

@@ -12,17 +12,24 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import intervals, results, variants
+from hypatia_lab import intervals, machine, results, variants
 from hypatia_lab.bench import ahead, sessions
 from hypatia_lab.bench.parts import Parts
 from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import PROCESSES, Experiment, Group
 from hypatia_lab.experiments.plan import LATEST_S, MORE_S, MOST
+from hypatia_lab.strangers.reader_kernel import OwnError
 
 CLOSE = 0.05
 """A ratio is known well enough when its 95% interval lies within ±5% of it: no further process is spent on it."""
 CHECKED_IN = 2
 """Fresh processes that check what is not timed: the inputs are the same in each, and so is the answer."""
+ADDED = 2
+"""Of a stranger's kernel so many processes are added at once: they get ready together."""
+FAILED = ("timeout", "crashed", "wrong", "cheated")
+HELD, CONTEXTS = 16, 4 * 2**30
+"""What the processes of a judged measurement hold of a GPU: so many times the bytes that a call moves, and (bytes) what
+the driver takes for each of them."""
 COMPILED_IN = 5
 """Fresh processes that build what a compiler or a planner chooses anew in each, which takes seconds to minutes."""
 
@@ -42,27 +49,66 @@ def run_processes(
     if spec.within_s:
         most = max(most, *MOST.values())
     begun = time.monotonic()
-    due = [_due(number, groups) for number in range(least)]
+    due = {first + number: _due(number, groups) for number in range(least)}
     if spec.source is None and how["device"] == "cuda" and not parts.load(first)[0]:
         ahead.build(spec.name, groups, work, parts.key, quiet=quiet)
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
-    with (
-        _waiting(due, first, parts, module, how["device"]) as fresh,
-        Countdown(spec.name, sum(map(len, due)), quiet) as bar,
-    ):
-        for number, plans in enumerate(due, first):
-            found.append(_one_process(number, plans, work, excluded, parts, module, bar.update, fresh.get(number)))
-        until = min(time.monotonic() + MORE_S[preset], begun + LATEST_S[preset])
-        until = max(until, begun + spec.within_s)
-        while len(found) < most and (wide := _wide(groups, found, how["device"])):
-            if time.monotonic() > until:
-                break
-            bar.total += len(wide)
+    with Countdown(spec.name, sum(map(len, due.values())), quiet) as bar:
+        while due:
+            with _waiting(due, parts, module, how["device"]) as fresh:
+                if guarded and fresh:
+                    bar.set_description_str(f"{spec.name}: getting ready")
+                    _get_ready(fresh, due, parts, work, max(group.workload.traffic for group in groups))
+                    bar.set_description_str(spec.name)
+                for number, plans in due.items():
+                    one = _one_process(number, plans, work, excluded, parts, module, bar.update, fresh.get(number))
+                    found.append(one)
+                    if guarded and _surely_failed(groups, found[-2:]):
+                        return found
+            if len(found) == least:
+                until = min(time.monotonic() + MORE_S[preset], begun + LATEST_S[preset])
+                until = max(until, begun + spec.within_s)
+            wide = _wide(groups, found, how["device"]) if len(found) < most and time.monotonic() <= until else []
+            more = range(len(found), min(most, len(found) + (ADDED if guarded else 1))) if wide else ()
+            due = {first + n: {i: data for i, data in _due(n, groups).items() if i in wide} for n in more}
+            bar.total += sum(map(len, due.values()))
             bar.refresh()
-            plans = {index: data for index, data in _due(len(found), groups).items() if index in wide}
-            found.append(_one_process(first + len(found), plans, work, excluded, parts, module, bar.update))
     return found
+
+
+def _get_ready(
+    fresh: dict[int, sessions.Fresh],
+    due: dict[int, dict[int, dict[str, Any]]],
+    parts: Parts,
+    work: dict[str, Any],
+    largest: int,
+) -> None:
+    """Let ``fresh`` do at the same time what comes before anything is timed: as many as the GPU holds, of which calls
+    move ``largest`` bytes at most."""
+    free = machine.Probe(work["device"], work["gpu"]).free_bytes()
+    held = list(fresh.items())[: int(min(len(fresh), free / (HELD * largest + CONTEXTS)))]
+    for number, process in held:
+        rows, excluded = parts.load(number)
+        finished = {row["group"] for row in rows}
+        todo = [(index, data) for index, data in due[number].items() if index not in finished]
+        process.tell(work | {"number": number, "groups": todo, "excluded": excluded, "ahead": True})
+        if number == held[0][0] and work["device"] == "cpu":
+            process.ready.wait()  # what the C++ compiler has made serves the others, who would wait for its locks
+    for _, process in held:
+        process.ready.wait()
+
+
+def _surely_failed(groups: Sequence[Group], last: Sequence[Sequence[dict[str, Any]]]) -> bool:
+    """Whether the ``last`` two processes found that nothing of the reader's is right, so that no third is needed."""
+    own = {
+        (index, name)
+        for index, group in enumerate(groups)
+        for name in group.variants
+        if variants.find(group.workload.operation, name).origin == "own"
+    }
+    failed = [{(row["group"], row["variant"]) for row in rows if row["status"] in FAILED} for rows in last]
+    return len(last) > 1 and all(own <= one for one in failed)
 
 
 def _wide(groups: Sequence[Group], per_process: Sequence[Sequence[dict[str, Any]]], device: str) -> list[int]:
@@ -105,18 +151,13 @@ def _still(group: Group, number: int) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _waiting(
-    due: Sequence[dict[int, dict[str, Any]]], first: int, parts: Parts, module: str, device: str
+    due: dict[int, dict[int, dict[str, Any]]], parts: Parts, module: str, device: str
 ) -> Iterator[dict[int, sessions.Fresh]]:
     """Processes of ``module`` that wait for their plans, by number: for those of ``due`` that are not done."""
-    numbers = [
-        number
-        for number, plans in enumerate(due, first)
-        if not {row["group"] for row in parts.load(number)[0]}.issuperset(plans)
-    ]
+    numbers = [n for n, plans in due.items() if not {row["group"] for row in parts.load(n)[0]}.issuperset(plans)]
     numbers = numbers[: sessions.room(len(numbers))]
     with contextlib.ExitStack() as stack:
-        tuned = [_tuned(due[number - first], device) for number in numbers]
-        environments = [stack.enter_context(_caches(parts.folder, one)) for one in tuned]
+        environments = [stack.enter_context(_caches(parts.folder, _tuned(due[number], device))) for number in numbers]
         log = parts.folder / "log.txt"
         yield dict(
             zip(numbers, stack.enter_context(sessions.waiting([module] * len(numbers), environments, log)), strict=True)
@@ -154,6 +195,10 @@ def _one_process(
             begun[:] = event["what"]
         elif event["event"] == "row":
             pending.append({key: value for key, value in event.items() if key != "event"})
+        elif event["event"] == "refused":
+            source = work["source"]
+            what = source["problem"] or source["path"]
+            raise OwnError(f"{what}: {event['reason']}; nothing was judged")
         elif event["event"] == "dying":
             words.append(event["reason"])
         elif event["event"] == "done":

@@ -34,6 +34,8 @@ LEAVE_S = 30.0
 """A process that has no more to say may take so long to end."""
 WAITING_GIB = 1.0
 """Main memory that must be free for each process that waits: Python with PyTorch takes half of it."""
+GO = threading.Event()
+"""In a process that was told its plan ahead: it may go on, for nobody else is timed now."""
 HOME = Path(__file__).resolve().parents[2]
 """The folder that this hypatia_lab is imported from."""
 
@@ -71,20 +73,27 @@ def path() -> dict[str, str]:
 class Fresh:
     """A process that has no plan yet, made at ``spawned`` (s of the monotonic clock); what it says comes by ``lines``.
 
-    ``up`` is set once it waits for its plan, or has ended.
+    ``up`` is set once it waits for its plan, or has ended; ``ready`` once it has said so of what it was told ahead, or
+    has ended.
     """
 
     process: subprocess.Popen[bytes]
     spawned: float
     lines: queue.Queue[str | None] = field(default_factory=queue.Queue)
     up: threading.Event = field(default_factory=threading.Event)
+    ready: threading.Event = field(default_factory=threading.Event)
+    told: bool = False
     ended: bool = False
 
     def tell(self, plan: dict[str, Any]) -> None:
-        """Give it its plan, and with it ``spawned``."""
+        """Give it its plan, and with it ``spawned``; whoever has it already (``ahead``) may go on."""
+        self._write(b"" if self.told else json.dumps(plan | {"spawned": self.spawned}).encode())
+        self.told = True
+
+    def _write(self, line: bytes) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit status says how
-            self.process.stdin.write(json.dumps(plan | {"spawned": self.spawned}).encode() + b"\n")
+            self.process.stdin.write(line + b"\n")
             self.process.stdin.flush()
 
     def end(self) -> None:
@@ -214,8 +223,11 @@ def _read(reader: int, fresh: Fresh) -> None:
             if fresh.up.is_set() or line != "\n":
                 fresh.lines.put(line)
             fresh.up.set()
+            if line.startswith('{"event": "ready"'):
+                fresh.ready.set()
     fresh.lines.put(None)
     fresh.up.set()
+    fresh.ready.set()
 
 
 def _follow(child: Fresh, on_event: Callable[[Event], None], silence_s: float) -> tuple[Any, str]:
@@ -261,7 +273,8 @@ def child_plan() -> tuple[dict[str, Any], Callable[..., None]]:
     plan = json.loads(given)
 
     def watch() -> None:
-        sys.stdin.read()
+        while sys.stdin.readline():
+            GO.set()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hypatia_lab.cli.execution import ours
+from hypatia_lab.cli.execution import interrupted, ours, stoppable
 
 _READING = ("claims", "compare", "doctor", "results")
 _MEASURING = ("fleet", "judge", "new", "run", "simulate")
@@ -31,7 +31,10 @@ class _Clear(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         status = 2
         try:
-            return super().invoke(ctx)
+            with stoppable():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as cause:
+            interrupted(cause, "nothing that was there before has changed: run the same command again")
         except click.exceptions.Exit:
             raise
         except click.ClickException as cause:

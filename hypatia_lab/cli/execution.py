@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -82,13 +84,43 @@ def execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool
     return True
 
 
+class Stopped(KeyboardInterrupt):
+    """A command that the signal ``number`` ends, as Ctrl-C would."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Within, a signal that asks this process to end, or says that its terminal is gone, interrupts as Ctrl-C does."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped(number)
+
+    asked = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, stop) for number in asked}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def interrupted(cause: KeyboardInterrupt, kept: str) -> NoReturn:
+    """Say what is ``kept``, and end with 128 and the signal's number."""
+    # A notebook's kernel dies of the same interrupt; asyncio would tell so at exit to whoever still waits for it.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    with suppress(OSError):  # a terminal that is gone
+        click.echo(f"interrupted; {kept}", err=True)
+    sys.exit(128 + (cause.number if isinstance(cause, Stopped) else signal.SIGINT))
+
+
 @contextmanager
 def resumable() -> Iterator[None]:
     """Ends an interrupted measurement: what was measured is kept, and the same command goes on. Decorates too."""
     try:
         yield
-    except KeyboardInterrupt:
-        # A notebook's kernel dies of the same interrupt; asyncio would tell so at exit to whoever still waits for it.
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
-        sys.exit(130)
+    except KeyboardInterrupt as cause:
+        interrupted(cause, "every finished measurement is kept: run the same command again to go on")

@@ -105,6 +105,13 @@ def judge(
     what would decide; --undecided pass lets it through. --json prints an array with an entry for each variant of yours,
     shape and dtype, and nothing else.
     """
+    for option, value in (("--against", against), ("--undecided", undecided)):
+        if value is not None and fail_below is None:
+            raise click.UsageError(f"{option} {value} goes with --fail-below, such as --fail-below 1.05")
+    for option, value in (("--shapes", shapes), ("--dtypes", dtypes)):
+        if task and value:
+            raise click.UsageError(f"{option} is for a file of your own; {task[1]} says its own")
+    click.echo(f"{file.name}: getting ready to read it", err=True)
     from hypatia_lab.book import own as own_book
     from hypatia_lab.pages import own_kernel
     from hypatia_lab.pages.evidence import PRESETS
@@ -112,12 +119,6 @@ def judge(
 
     if preset not in PRESETS:
         raise click.UsageError(unknown("preset", preset, PRESETS))
-    for option, value in (("--against", against), ("--undecided", undecided)):
-        if value is not None and fail_below is None:
-            raise click.UsageError(f"{option} {value} goes with --fail-below, such as --fail-below 1.05")
-    for option, value in (("--shapes", shapes), ("--dtypes", dtypes)):
-        if task and value:
-            raise click.UsageError(f"{option} is for a file of your own; {task[1]} says its own")
     sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
     kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
     named = machine and records.machine_name(machine)

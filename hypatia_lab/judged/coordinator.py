@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,26 +22,38 @@ class Coordinator(Session):
         super().__init__(plan, emit)
         self.number: int = plan["number"]
         self.processes = Processes(plan, lambda: emit("alive"))
+        self.started: dict[str, Any] = {}
+        """What each process said when it had run its file, or how it ended."""
 
     @contextmanager
-    def opened(self, data: dict[str, Any]) -> Iterator[tuple[Sequence[Case], Callable[[int], None]]]:
-        trial = Trial(self, data, self._described(data["workload"]))
+    def opened(self, index: int, data: dict[str, Any]) -> Iterator[tuple[Sequence[Case], Callable[[], None]]]:
+        trial = Trial(self, index, data, self._described(data))
         try:
             yield trial.cases, trial.run
         finally:
             trial.close()
 
-    def _described(self, workload: dict[str, Any]) -> dict[str, Any]:
-        """What the referee tells of ``workload``, of which it draws inputs. Raises :class:`Ended`."""
-        if REFEREE not in self.processes:
-            found = self.processes.start(REFEREE)
-            if "crashed" in found:
-                raise Ended("crashed", found["crashed"])
-            if told := evidence.tampering(found["replaced"], found["changed"], LOADED):
-                raise Ended("cheated", told)
-        found = self.processes.ask(REFEREE, "group", workload=workload)
+    def _described(self, data: dict[str, Any]) -> dict[str, Any]:
+        """What the referee tells of the workload of ``data``, of which it draws inputs. Raises :class:`Ended`.
+
+        Whoever has no process yet gets one, and all run their files at the same time.
+        """
+        new = [who for who in (REFEREE, *data["variants"]) if who not in self.processes]
+        for who in new:
+            self.processes.fork(who)
+        self.started |= self.processes.ask_all(new, "start", {})
+        found = self.started[REFEREE]
+        if isinstance(found, Ended):
+            raise found
         if "crashed" in found:
             raise Ended("crashed", found["crashed"])
+        if told := evidence.tampering(found["replaced"], found["changed"], LOADED):
+            raise Ended("cheated", told)
+        found = self.processes.ask(REFEREE, "group", workload=data["workload"])
+        if refused := found.get("refused"):
+            self.emit("refused", reason=refused)
+        if told := refused or found.get("crashed"):
+            raise Ended("crashed", told)
         return found
 
     def close(self) -> None:
@@ -58,6 +71,8 @@ def main() -> None:
 
     del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
     serve(Coordinator)
+    sys.stdout.flush()
+    os._exit(0)  # all is said, and the next process waits for the end of this one
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,11 @@ class Member:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, which)
 
+    def kill(self) -> None:
+        """Have it end, and wait for nothing."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def end(self, patience_s: float = 0.0) -> str:
         """Kill it and what it has started; how it ended, if it did so by itself within ``patience_s``."""
         descendants = _descendants(self.pid)
@@ -172,14 +177,14 @@ class Processes:
 
     def __init__(self, plan: dict[str, Any], beat: Callable[[], None]) -> None:
         self.plan, self.beat = plan, beat
-        self.caches = cache_folder() / "judged" / plan["source"]["digest"]
+        self.caches = cache_folder() / "judged"
         self.members: dict[str, Member] = {}
 
     def __contains__(self, who: str) -> bool:
         return who in self.members
 
-    def start(self, who: str) -> Any:
-        """Fork ``who`` and have it run the file; what it says of that. Raises :class:`Ended`."""
+    def fork(self, who: str) -> None:
+        """Fork ``who``, which is then to be asked to start."""
         load, device = self._load(candidate=who != REFEREE and judged(who)), self.plan["device"]
 
         def work(channel: Channel) -> None:
@@ -189,8 +194,11 @@ class Processes:
                 Worker(channel, load, device, who).serve()
 
         scratch = Path(self.plan["folder"]).resolve() / "scratch" / f"{self.plan['number']}-{who}"
-        self.members[who] = Member(work, partial(confine, scratch, self.caches / who))
-        return self.ask(who, "start")
+        # What a problem's own Model makes serves every candidate for it, none of which is run there.
+        source = self.plan["source"]
+        apart = source["kind"] == kernelbench.KIND and not judged(who)
+        digest = reader_kernel.digest(Path(source["problem"])) if apart else source["digest"]
+        self.members[who] = Member(work, partial(confine, scratch, self.caches / digest / who))
 
     def _load(self, candidate: bool) -> Callable[[], object]:
         source = self.plan["source"]
@@ -205,6 +213,23 @@ class Processes:
         with self.turn(who) as (member, waits):
             member.channel.send({"command": command, **more}, files)
             return member.channel.receive(**waits)
+
+    def ask_all(
+        self, names: Sequence[str], command: str, files: Mapping[str, Sequence[int]], **more: Any
+    ) -> dict[str, Any]:
+        """The answers of all ``names`` to ``command``, who work on it at the same time; or an :class:`Ended`, each."""
+        for who in names:
+            with contextlib.suppress(Gone):  # it is told below how it ended
+                self.members[who].go(True)
+                self.members[who].channel.send({"command": command, **more}, files.get(who, ()))
+        found: dict[str, Any] = {}
+        for who in names:
+            try:
+                with self.turn(who) as (member, waits):
+                    found[who] = member.channel.receive(**waits)
+            except Ended as cause:
+                found[who] = cause
+        return found
 
     @contextlib.contextmanager
     def turn(self, who: str) -> Any:
@@ -242,9 +267,9 @@ class Processes:
     def close(self) -> None:
         """End every process, and leave no folder of caches in which there is nothing."""
         for member in self.members.values():
+            member.kill()  # all at once, for to end takes each a moment
+        for member in self.members.values():
             member.end()
-        with contextlib.suppress(OSError):
-            for folder in self.caches.iterdir():
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-            self.caches.rmdir()
+        for folder in sorted(self.caches.glob("*/*"), reverse=True) + sorted(self.caches.glob("*")):
+            with contextlib.suppress(OSError):
+                folder.rmdir()

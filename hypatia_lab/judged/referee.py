@@ -55,7 +55,7 @@ class Referee:
         own = told(workload)
         self.problem = problem = check.Problem(own, self.device)
         if fault := _degenerate(problem):
-            return {"crashed": fault}
+            return {"refused": fault}
         parts = {
             name: answer.to(getattr(torch, own.part_dtype(name)))
             for name, answer in zip(own.parts, problem.references(), strict=True)
@@ -124,9 +124,9 @@ def _degenerate(problem: check.Problem) -> str:
     first = problem.references()
     problem.draw(1)
     if all(check.same_bits(tensor, before[name]) for name, tensor in problem.inputs.items()):
-        return "they are the same in every draw, so nothing would show whether an answer is computed"
+        return "its inputs are the same in every draw, so nothing would show whether an answer is computed"
     wanted = [getattr(torch, problem.workload.part_dtype(part)) for part in problem.workload.parts]
     known = [one.to(dtype) for one, dtype in zip(first, wanted, strict=True)]
     same = check.judge(tuple(known) if len(known) > 1 else known[0], problem).ok
     problem.draw(0)
-    return "the answer is the same in every draw, so nothing would show whether it is computed" if same else ""
+    return "its answer is the same in every draw, so nothing would show whether it is computed" if same else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +57,11 @@ class Contender(Case):
 class Trial:
     """The group ``data`` of a plan in one fresh process. ``layout`` is what the referee tells of it."""
 
-    def __init__(self, coordinator: Coordinator, data: dict[str, Any], layout: dict[str, Any]) -> None:
-        self.data, self.layout = data, layout
+    def __init__(self, coordinator: Coordinator, index: int, data: dict[str, Any], layout: Any) -> None:
+        self.index, self.data, self.layout = index, data, layout
         self.processes, self.probe, self.turn = coordinator.processes, coordinator.probe, coordinator.turn
+        self.started, self.go_ahead = coordinator.started, coordinator.go_ahead
         self.pace, self.number, self.begin = coordinator.pace, coordinator.number, coordinator.begin
-        self.index = 0
         self.luck = random.SystemRandom()  # what a judged file could not foretell
         self.drawn = Shelf(layout["inputs"])
         self.passed = False
@@ -69,15 +69,15 @@ class Trial:
             Contender(name, inbox=Shelf(layout["inputs"]), outbox=Shelf(layout["outputs"])) for name in data["variants"]
         ]
 
-    def run(self, index: int) -> None:
-        """Fill the cases, which may have failed before; the group is that of ``index`` in its plan."""
-        self.index = index
+    def run(self) -> None:
+        """Fill the cases, which may have failed before."""
         try:
             # Built in another order in each process: what the first one gains must not always be the same one's.
             self.luck.shuffle(self.cases)
-            for case in self._going():
-                self._one(case, self._build)
+            self._build()
             self._check()
+            self._all("settle", "in its first calls", {})
+            self.go_ahead()
             for case in self._going():
                 self._one(case, self._paced)
             if self.number == BEFORE:
@@ -151,39 +151,51 @@ class Trial:
         workload = self.data["workload"]
         return (case.name, *self.layout["parts"], workload["dtype"], workload["math"])
 
-    def _build(self, case: Contender) -> None:
-        if case.name not in self.processes:
-            self._said(case, self.processes.start(case.name), LOADED)
-            if case.status != "ok":
-                return
-        if told := self.pace.too_long(self._who(case), self.layout["amount"]):
-            case.fail("skipped", told)
-            return
-        files = (case.inbox.file, case.outbox.file)
+    def _all(self, command: str, when: str, files: Mapping[str, Sequence[int]], **more: Any) -> dict[str, Any]:
+        """What those still going say to ``command``, all at once, taken up; a case fails if its process does."""
+        names = [case.name for case in self._going()]
+        self.begin(self.index)
+        found = self.processes.ask_all(names, command, files, **more)
+        for case in self._going():
+            answer = found[case.name]
+            if isinstance(answer, Ended):
+                case.fail(answer.status, answer.reason)
+            else:
+                self._said(case, answer, when)
+        return found
+
+    def _build(self) -> None:
+        for case in self._going():
+            if isinstance(told := self.started[case.name], Ended):
+                case.fail(told.status, told.reason)
+            else:
+                self._said(case, told, LOADED)
+            if told := self.pace.too_long(self._who(case), self.layout["amount"]):
+                case.fail("skipped", told)
+        files = {case.name: (case.inbox.file, case.outbox.file) for case in self._going()}
         more = {"described": self.layout["inputs"], "outputs": self.layout["outputs"]}
-        found = self.processes.ask(case.name, "build", files, workload=self.data["workload"], **more)
-        self._said(case, found, "while it was built")
-        if "skipped" in found:
-            case.fail("skipped", str(found["skipped"]))
-        addresses = found.get("addresses")
-        if isinstance(addresses, dict) and set(addresses) == {name for name, *_ in self.layout["inputs"]}:
-            case.addresses = {name: where for name, where in addresses.items() if type(where) is int and where > 0}
+        found = self._all("build", "while it was built", files, workload=self.data["workload"], **more)
+        for case in self._going():
+            if "skipped" in found[case.name]:
+                case.fail("skipped", str(found[case.name]["skipped"]))
+            addresses = found[case.name].get("addresses")
+            if isinstance(addresses, dict) and set(addresses) == {name for name, *_ in self.layout["inputs"]}:
+                case.addresses = {name: where for name, where in addresses.items() if type(where) is int and where > 0}
 
     def _check(self) -> None:
         """Two draws, of which each answer is judged."""
 
-        def call(case: Contender) -> None:
-            case.looks = self._called(case, self.layout["poison"], "in its first calls")
-            if case.status == "ok":
+        for _ in range(2):
+            self._draw()
+            for case in self._going():
+                case.inbox.copy_from(self.drawn)
+            found = self._all("call", "in its first calls", {}, poison=self.layout["poison"])
+            for case in self._going():
+                case.looks = found[case.name]
                 verdict = self._judge(case, FRESH, case.looks)
                 case.found = check.worse(case.found, verdict) if case.found and verdict.ok else verdict
                 if not verdict.ok:
                     case.fail("wrong", verdict.reason)
-
-        for _ in range(2):
-            self._draw()
-            for case in self._going():
-                self._one(case, call)
         for case in self._going()[:1]:
             self._ensure_judged(case)
 
@@ -266,7 +278,7 @@ class Trial:
             for place in (FRESH, TIMED, AGAIN):
                 ready = channel.marked(**waits)
                 between_s += ready - asked if asked else 0.0  # what comes before the first is a warm call
-                if place != TIMED:
+                if place == FRESH or (place == AGAIN and self.turn is None):  # a GPU's caches don't show who filled it
                     case.inbox.copy_from(self.drawn)
                 elif word == "graph" and self.turn is not None:
                     self.turn()

@@ -73,6 +73,7 @@ class Worker:
             "start": self.start,
             "build": self.build,
             "call": self.call,
+            "settle": self.settle,
             "pace": self.pace,
             "prepare": self.prepare,
             "visit": self.visit,
@@ -167,6 +168,11 @@ class Worker:
         shown = self._give(out, FRESH)  # at once: on a GPU what is given to another stream may not be there yet
         self._keep_inputs()
         return shown
+
+    def settle(self) -> dict[str, Any]:
+        """Wait for whoever compiles in the background."""
+        clock.settle(SETTLE_S)
+        return {}
 
     def pace(self) -> dict[str, Any]:
         """One call, which the coordinator times."""

@@ -163,10 +163,16 @@ class _Task:
         self.wide = cache(lambda device: _widened(self.built(self.Model, path)).to(device))
         self.given = self._drawn(0)
 
-    def _drawn(self, seed: int) -> list[Any]:
-        """What get_inputs() gives, all of it tensors or numbers. Raises :class:`OwnError`."""
-        with _seeded(7_368_787 * (self.process + 1) + seed):
-            found = _called(self.path, self.get_inputs)
+    def _drawn(self, seed: int, device: str = "cpu") -> list[Any]:
+        """What get_inputs() gives, all of it tensors or numbers, drawn on ``device``, which spares large ones the way
+        there; or on the CPU, where it has to be. Raises :class:`OwnError`."""
+        with _seeded(7_368_787 * (self.process + 1) + seed), torch.device(device):
+            try:
+                found = _called(self.path, self.get_inputs)
+            except OwnError:
+                if device == "cpu":
+                    raise
+                return self._drawn(seed)
         for number, one in enumerate(found, 1):
             if not isinstance(one, (torch.Tensor, bool, int, float)):
                 what = f"get_inputs() gives a {type(one).__name__} as input {number}"
@@ -185,7 +191,7 @@ class _Task:
 
     def inputs(self, seed: int, device: str) -> Inputs:
         """The inputs that are tensors, by name, drawn anew; each in memory of its own."""
-        found = zip(self.names, self._drawn(seed), strict=True)
+        found = zip(self.names, self._drawn(seed, device), strict=True)
         return {name: one.detach().to(device).clone() for name, one in found if isinstance(one, torch.Tensor)}
 
     def arguments(self, inputs: Inputs) -> list[Any]:
