@@ -85,7 +85,8 @@ class Lab:
     def __call__(
         self, module: str, plan: dict[str, Any], log: Path, *, on_event: Any, env: dict[str, str], **more: Any
     ) -> Casualty | None:
-        assert module == "hypatia_lab.bench.cells"
+        guarded = (plan["source"] or {"kind": "program"})["kind"] != "program"
+        assert module == f"hypatia_lab.{'judged.coordinator' if guarded else 'bench.cells'}"
         assert log.parent.is_dir()
         plan = json.loads(json.dumps(plan))  # as the child would see it
         self.plans.append(plan)

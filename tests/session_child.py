@@ -41,6 +41,7 @@ WORDS = {
     "lab": lambda value: emit("lab", value=sessions.__file__),
     "thread": lambda seconds: threading.Thread(target=time.sleep, args=(seconds,)).start(),
     "close": lambda value: os.close(int(sys.argv[1])),
+    "wait": lambda value: (emit("ready"), sessions.GO.wait()),
     "end": lambda value: emit("end"),
     "raise": fail,
 }

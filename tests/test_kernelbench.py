@@ -228,6 +228,18 @@ def test_a_task_that_cannot_be_is_refused_in_one_line(tmp_path, given, named, mo
     assert named in command.refused("judge", pair(tmp_path)[0], "--device", "cpu", *given.split())
 
 
+@pytest.mark.parametrize(("stem", "fault"), [("problem", "problem"), ("candidate", "file")])
+def test_a_program_is_told_whose_fault_it_is(tmp_path, monkeypatch, rehearsed_here, stem, fault):
+    candidate, problem = pair(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    {"problem": problem, "candidate": candidate}[stem].write_text("raise SystemExit\n")
+    asked = ("judge", candidate, "--task", "kernelbench", problem, "--device", "cpu", "--json")
+    found = command.call(*asked)
+    (told,) = json.loads(found.out)
+    assert (found.code, told["outcome"], told["fault"]) == (2, "refused", fault)
+    assert str({"problem": problem, "candidate": candidate}[stem].name) in told["message"]
+
+
 @pytest.mark.slow
 def test_a_candidate_is_measured_in_processes_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})

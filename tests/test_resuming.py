@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -13,11 +14,23 @@ from synthetic import recorded
 
 from hypatia_lab import machine, records, results
 from hypatia_lab.bench import composer, details, source_tree
+from hypatia_lab.cli import execution
 from hypatia_lab.experiments import Probe
 from hypatia_lab.workloads import Workload
 
 BOTH = (group(SMALL), group(LARGE))
 WORK = Workload("linear_relu", SMALL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_measurement_that_is_asked_to_end_says_what_is_kept(number, capsys):
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as ended, execution.stoppable(), execution.resumable():
+        signal.raise_signal(number)
+    assert ended.value.code == 128 + number
+    assert "is kept" in capsys.readouterr().err
+    assert signal.getsignal(number) is before
+
 
 # ---------------------------------------------------------------- a record that is there
 

@@ -12,11 +12,13 @@ import pytest
 from measuring import LARGE, NAMES, SMALL, by_variant, give_ceilings, group, tiny
 from synthetic import recorded
 
-from hypatia_lab import intervals, machine
+from hypatia_lab import intervals, machine, records
 from hypatia_lab.bench import ahead, composer, scheduling, sessions
 from hypatia_lab.bench.sessions import Casualty, SessionError
 from hypatia_lab.experiments import PROCESSES
 from hypatia_lab.experiments.plan import LATEST_S, MORE_S, MOST, Source
+from hypatia_lab.kernels import loader
+from hypatia_lab.strangers.reader_kernel import OwnError
 
 BOTH = (group(SMALL), group(LARGE))
 
@@ -100,6 +102,47 @@ def test_each_process_finds_nothing_that_a_tuner_chose_before(lab, monkeypatch, 
     lab.measure(group(SMALL, ("eager", tuned)), processes=3)
     assert len(set(seen)) == folders
     assert not any(folder.exists() for folder in seen)
+
+
+STRANGER = Source("/somewhere/kernel.py", "0" * 12)
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong", "count"),
+    [(STRANGER, ("cuda", "triton"), 2), (STRANGER, ("triton",), 4), (None, ("cuda", "triton"), 4)],
+)
+def test_a_strangers_trial_ends_where_two_processes_find_nothing_of_it_right(lab, source, wrong, count):
+    lab.alter = lambda number, index, name: {"status": "wrong", "reason": "off"} if name in wrong else {}
+    assert lab.measure(group(SMALL, ("eager", "cuda", "triton")), processes=4, source=source).run["processes"] == count
+
+
+def test_a_mistake_that_one_process_alone_finds_ends_no_trial(lab):
+    lab.alter = lambda number, index, name: {"status": "wrong", "reason": "off"} if number == name.count("cuda") else {}
+    assert lab.measure(group(SMALL, ("eager", "cuda")), processes=4, source=STRANGER).run["processes"] == 4
+
+
+def test_a_problem_that_shows_nothing_is_refused_by_its_own_name(lab, monkeypatch):
+    def refused(*given: Any, on_event: Any, **more: Any) -> None:
+        on_event({"event": "refused", "reason": "its answer is the same in every draw"})
+
+    monkeypatch.setattr(sessions, "run_session", refused)
+    source = dataclasses.replace(STRANGER, kind="kernelbench", problem="/somewhere/problem.py")
+    with pytest.raises(OwnError, match="^/somewhere/problem.py: its answer is the same"):
+        lab.measure(group(), source=source)
+
+
+def test_a_strangers_ceilings_are_those_that_it_needs_and_the_next_folder_has_them(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(loader, "cache_folder", lambda: tmp_path / "cache")
+
+    def ceilings(name: str) -> Any:
+        lab.measure_experiment(tiny(source=STRANGER), root=tmp_path / name)
+        return records.load_file(records.leading(tmp_path / name / "box", "ceilings"))
+
+    first = ceilings("first")
+    assert {(cell["operation"], cell["dtype"]) for cell in first.cells} == {("copy", "float32"), ("matmul", "float32")}
+    asked = len(lab.plans)
+    assert ceilings("second").cells == first.cells
+    assert len(lab.plans) == asked + 1
 
 
 def test_a_gpus_kernels_are_built_ahead_for_each_experiment_and_a_readers_are_not(lab, monkeypatch):

@@ -151,6 +151,18 @@ def test_processes_wait_for_their_plans_and_those_that_nobody_needs_are_ended(se
     assert all(map(gone, pids))
 
 
+def test_who_is_told_ahead_gets_ready_and_waits_for_its_turn(session):
+    with sessions.waiting([CHILD, CHILD], [{}, {}], session.log) as fresh:
+        for one in fresh:
+            one.tell({"steps": [("wait", None), ("tell", 1)]})
+        assert all(one.ready.wait(20) for one in fresh)
+        time.sleep(0.2)
+        assert [one.lines.qsize() for one in fresh] == [1, 1]
+        assert session(fresh=fresh[1]) is None
+        assert [event["event"] for event in session.events] == ["ready", "told"]
+        assert fresh[0].lines.qsize() == 1
+
+
 def test_what_a_child_says_last_is_heard_although_it_has_ended_meanwhile(session):
     with sessions.waiting([CHILD], [{}], session.log) as (fresh,):
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,6 +107,8 @@ def judge(
     cannot be compared. Where the limit lies within the interval nothing is decided: that fails, and the message says
     what would decide; --undecided pass lets it through. --json prints an array with an entry for each variant of yours,
     shape and dtype, and nothing else.
+
+    It is 2 when nothing could be judged, for a fault of FILE or of the problem; --json says which.
     """
     for option, value in (("--against", against), ("--undecided", undecided)):
         if value is not None and fail_below is None:
@@ -138,7 +143,8 @@ def judge(
     own_book.ensure_ours(folder)
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log.txt"
-        found = rehearsal.rehearse(file, log, time_limit, problem=problem, shapes=sizes, dtypes=kinds)
+        with _refusals(problem, as_json=as_json):
+            found = rehearsal.rehearse(file, log, time_limit, problem=problem, shapes=sizes, dtypes=kinds)
     text = reader_kernel.text(file)
     experiment = kernelbench.experiment(file, problem, found) if problem else reader_kernel.experiment(file, found)
     if problem:
@@ -152,7 +158,8 @@ def judge(
     click.echo(f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True)
     root = folder / "book" / "records"
     how: dict[str, Any] = {"preset": preset, "device": place, "machine_name": name, "root": root}
-    composer.measure(experiment, **how, overwrite=overwrite, silence_s=time_limit)
+    with _refusals(problem, as_json=as_json):
+        composer.measure(experiment, **how, overwrite=overwrite, silence_s=time_limit)
     data = own_kernel.read(root, found.name, name)
     rows = data.select(machine=name, experiment=found.name)
     rulings = gate.rulings(rows, data.primary(name), peer, fail_below)
@@ -182,6 +189,20 @@ def judge(
             click.echo(f"hypatia-lab: {one.message}{'' if one in stopped else ' (let through)'}", err=True)
     if stopped:
         sys.exit(1)
+
+
+@contextmanager
+def _refusals(problem: Path | None, *, as_json: bool) -> Iterator[None]:
+    """Tells a program, too, that nothing was judged: whether for a fault of the ``problem`` or of the ``file``."""
+    from hypatia_lab.strangers.reader_kernel import OwnError
+
+    try:
+        yield
+    except OwnError as cause:
+        fault = "problem" if problem and str(cause).startswith(str(problem.resolve())) else "file"
+        if as_json:
+            click.echo(json.dumps([{"outcome": "refused", "fault": fault, "message": str(cause)}], indent=1))
+        raise
 
 
 def _write_page(folder: Path, notebook: Path, quiet: bool) -> None:
