@@ -64,6 +64,15 @@ def test_the_forward_peak_has_its_closed_form() -> None:
     assert out[128:130, 128:130].flatten().tolist() == pytest.approx(4 * [float(out.max())])
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 12])
+def test_the_squared_lattice_factor_integrates_to_the_number_of_cells(count: int) -> None:
+    # A trigonometric polynomial of degree count − 1: the mean over more points than that is its integral.
+    delta = torch.arange(64, dtype=torch.float64) / 64 - 0.5
+    assert float((physics.interference(delta, count) ** 2).mean()) == pytest.approx(count, rel=1e-12)
+    assert physics.interference(double([0.0]), count).item() == count
+    assert physics.nearest(double([0.5, -0.5, 1.5, 0.6])).tolist() == [0, -1, 1, 1]  # ties downwards
+
+
 def turned(axis: int, degrees: float) -> numpy.ndarray:
     """The matrix that turns a column about x, y or z."""
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
