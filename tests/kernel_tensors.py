@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from hypatia_lab.check import Check
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
 
@@ -53,6 +54,13 @@ def exact(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, r
     """ReLU(x·Wᵀ + b) in float64."""
     y = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
     return y.relu() if relu else y
+
+
+def accepted(found: Check) -> float:
+    """The error of an answer that the check calls right."""
+    assert found.ok, found.reason
+    assert found.error is not None
+    return found.error
 
 
 def error(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -17,18 +17,18 @@ import pytest
 import random_workloads
 import torch
 import torch.nn.functional as functional
+from kernel_tensors import DEVICE, accepted
 
 from hypatia_lab import check
-from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
 from hypatia_lab.pages import checks
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import DTYPES, SPLIT, STEP, UNIT, Workload, tail
 
-DEVICE = choose_device("auto")
 BOTH = "forward_backward"
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """A product of matrices (m, k) and (k, n)."""
+LIBRARY: Multiply = torch.matmul
 
 
 # ---------------------------------------------------------------- arithmetic that this machine may not have
@@ -111,8 +111,12 @@ class Linear(torch.autograd.Function):
 def multiplying(multiply: Multiply | None) -> Iterator[None]:
     """While the body runs, torch's linear layers and convolutions multiply so, but for the references' float64.
 
-    None: on a CPU by other kernels than it would choose, which are those of processors without short instructions.
+    None: on a CPU by other kernels than it would choose, which are those of processors without short instructions;
+    ``LIBRARY``: as ever.
     """
+    if multiply is LIBRARY:
+        yield
+        return
     if multiply is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch 2.13 warns of its own flags' default
@@ -144,7 +148,6 @@ def multiplying(multiply: Multiply | None) -> Iterator[None]:
         functional.linear, functional.conv2d = plain_linear, plain_convolution
 
 
-PLAIN = contextlib.nullcontext()
 WAYS: dict[tuple[str, str], dict[str, Multiply | None]] = {
     ("float64", "ieee"): {"other kernels": None},
     ("float32", "ieee"): {"other kernels": None},
@@ -165,22 +168,27 @@ WAYS: dict[tuple[str, str], dict[str, Multiply | None]] = {
 # ---------------------------------------------------------------- at random
 
 
-def drawn(number: int) -> tuple[Workload, str]:
-    """The workload of a ``number`` and a way to compute it ("" for the library's)."""
+def drawn(number: int) -> tuple[Workload, Multiply | None]:
+    """The workload of a ``number`` and a way to compute it (torch's own product for the library's)."""
     draw = random.Random(number)
     workload = random_workloads.workload(draw, list(WAYS), number)
-    kind, mode = (workload.dtype, workload.math), workload.math
-    ways = list(WAYS[kind]) if DEVICE == "cpu" else [way for way, of in WAYS[kind].items() if of]
-    own = [] if mode in SPLIT or (mode, DEVICE) == ("tf32", "cpu") else [""]
+    mode = workload.math
+    ways = [of for of in WAYS[workload.dtype, mode].values() if of or DEVICE == "cpu"]
+    own = [] if mode in SPLIT or (mode, DEVICE) == ("tf32", "cpu") else [LIBRARY]
     return workload, draw.choice(ways + own)
 
 
-def answer(problem: check.Problem, way: str) -> Any:
-    """The baseline's answer, computed in ``way``."""
+def answer(problem: check.Problem, multiply: Multiply | None, variant: str = "eager") -> Any:
+    """The answer of the library's form whose products are computed so."""
     workload = problem.workload
-    run = variants(workload.operation)["eager"].factory(workload, problem.inputs)
-    with workload.precision(), multiplying(WAYS[workload.dtype, workload.math][way]) if way else PLAIN:
+    run = variants(workload.operation)[variant].factory(workload, problem.inputs)
+    with workload.precision(), multiplying(multiply):
         return run()
+
+
+def error(problem: check.Problem, multiply: Multiply | None, variant: str = "eager") -> float:
+    """How far off it is, which is right."""
+    return accepted(check.judge(answer(problem, multiply, variant), problem))
 
 
 @pytest.fixture
@@ -199,16 +207,14 @@ def test_the_baseline_is_right_in_its_arithmetic_and_what_is_visibly_off_is_not(
         problem = check.Problem(workload, DEVICE)
         found = check.judge(answer(problem, way), problem)
         assert found.ok, (workload, way, found.reason)
-        missed = list(random_workloads.unseen(random_workloads.mistaken(problem), workload))
-        missed += (
-            random_workloads.unseen(random_workloads.planted_kernels(problem), workload) if DEVICE == "cpu" else []
-        )
+        kinds = [random_workloads.mistaken] + [random_workloads.planted_kernels] * (DEVICE == "cpu")
+        missed = [one for kind in kinds for one in random_workloads.unseen(kind(problem), workload)]
         assert not missed, (workload, missed)
 
 
 def test_a_third_of_what_is_right_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = check.Problem(Workload("linear_relu", (64, 575, 58), "float32", "tf32"), "cpu")
-    out, whole = answer(problem, "cut off"), problem.workload.tolerance()
+    out, whole = answer(problem, of(cut_off)), problem.workload.tolerance()
     assert check.judge(out, problem).ok
     monkeypatch.setattr(Workload, "tolerance", lambda workload, part="y": whole / 3)
     assert not check.judge(out, problem).ok
@@ -223,38 +229,26 @@ def test_a_third_of_what_is_right_would_not_do(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_masks_that_rounding_decides_are_right_through_all_layers(way: str) -> None:
     problem = check.Problem(Workload("mlp", (1500, 700, 96, 5, 33), "float32", "tf32", BOTH), DEVICE)
-    found = check.judge(answer(problem, way), problem)
-    assert found.ok, found.reason
-    assert found.error is not None
-    assert found.error > 2e-2  # masks did flip: TF32 without them is off by less than 1e-2
+    assert (
+        error(problem, WAYS["float32", "tf32"][way]) > 2e-2
+    )  # masks did flip: TF32 without them is off by less than 1e-2
     for name, found in random_workloads.mistaken(problem):
         assert not found.ok or (found.error or 0.0) < 1e-6, name  # behind the last layer no mask is missing
 
 
 def test_a_processor_without_bfloat16_is_right_in_it() -> None:
     workload = Workload("conv_block_tanh", (33, 4, 9, 10), "bfloat16", direction=BOTH)
-    problem = check.Problem(workload, "cpu")
-    run = variants(workload.operation)["eager_channels_last"].factory(workload, problem.inputs)
-    with multiplying(None):
-        found = check.judge(run(), problem)
-    assert found.ok, found.reason
+    error(check.Problem(workload, "cpu"), None, "eager_channels_last")
 
 
 def test_three_products_of_bfloat16_are_right_in_the_block_by_its_waiver_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Workload("conv_block", (2, 64, 12, 16))
     problem = check.Problem(work, "cpu")
-    run = variants("conv_block")["eager"].factory(work, problem.inputs)
-    plain = check.judge(run(), problem)
-    with multiplying(split(bfloat16)):
-        out = run()
-    short = check.judge(out, problem)
-    assert plain.ok, plain.reason
-    assert short.ok, short.reason
+    out = answer(problem, split(bfloat16))
     own = 2 * UNIT["float32"] * (576**0.5 + 3**0.5)
     worked_out = Workload("conv_block", work.shape, math="bf16x3").tolerance()
-    assert plain.error is not None
-    assert short.error is not None
-    assert plain.error < own < short.error < work.tolerance() < worked_out
+    short = accepted(check.judge(out, problem))
+    assert error(problem, LIBRARY) < own < short < work.tolerance() < worked_out
     monkeypatch.setattr(Workload, "tolerance", lambda workload, part="y": own)
     assert not check.judge(out, problem).ok
 
@@ -278,22 +272,15 @@ def long_sums_cut(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_sums_over_all_pixels_of_a_batch_are_right(shape: tuple[int, ...], mode: str, multiply: Multiply) -> None:
-    problem = check.Problem(Workload("conv_block", shape, "float32", mode, BOTH), "cpu")
-    run = variants("conv_block")["eager"].factory(problem.workload, problem.inputs)
-    with multiplying(multiply):
-        found = check.judge(run(), problem)
-    assert found.ok, found.reason
+    error(check.Problem(Workload("conv_block", shape, "float32", mode, BOTH), "cpu"), multiply)
 
 
 @pytest.mark.parametrize("depth", [1024, 4096, 16384])
 def test_sums_that_a_matrix_unit_cuts_off_grow_with_their_depth_and_so_does_what_is_right(depth: int) -> None:
     problem = check.Problem(Workload("matmul", (32, depth, 32), "float32", "tf32x3"), "cpu")
-    out = split(nearest, cut_sums)(problem.inputs["a"], problem.inputs["b"])
-    found = check.judge(out, problem)
-    assert found.ok, found.reason
-    assert found.error is not None
-    assert found.error > 3e-9 * depth  # a random walk to nearest is at a tenth of it, and grows as the root
-    assert found.error > problem.workload.tolerance() / 5
+    found = accepted(check.judge(split(nearest, cut_sums)(problem.inputs["a"], problem.inputs["b"]), problem))
+    assert found > 3e-9 * depth  # a random walk to nearest is at a tenth of it, and grows as the root
+    assert found > problem.workload.tolerance() / 5
 
 
 @pytest.mark.parametrize("direction", ["forward", BOTH])
@@ -303,10 +290,9 @@ def test_sums_in_16_bits_are_right_where_they_are_the_librarys_own(direction: st
     run = variants("linear_relu")["eager"].factory(work, problem.inputs)
     with multiplying(short_sums):
         out = run()
-        found = check.judge(out, problem)
-        assert found.ok, found.reason
-        assert found.error is not None
-        assert found.error > work.tolerance()  # on an H100 cuBLAS is off by 2.3e-2 at this shape, without the ReLU
+        assert (
+            accepted(check.judge(out, problem)) > work.tolerance()
+        )  # on an H100 cuBLAS is off by 2.3e-2 at this shape, without the ReLU
         # The bias, or the last term of each sum, is 2% of this answer, and so are the sums' own errors.
         missed = {name: found.error for name, found in random_workloads.mistaken(problem) if found.ok}
         assert all(error is not None and error <= work.tolerance() for error in missed.values()), missed
@@ -351,9 +337,8 @@ def test_the_largest_of_many_normal_errors_keeps_within_the_tail() -> None:
 def test_a_mask_jumps_by_what_it_lets_through() -> None:
     inputs = Workload("mlp", (3, 4, 5, 1, 2), "float64", direction=BOTH).inputs("cpu")
     inputs["bias1"][2] -= functional.linear(inputs["x"], inputs["weight1"], inputs["bias1"])[0, 2]
-    sides = [mlp.gradient_reference(inputs | {"bias1": inputs["bias1"] + bias}) for bias in (
-        torch.eye(5, dtype=torch.float64)[2] * 1e-9, torch.eye(5, dtype=torch.float64)[2] * -1e-9
-    )]  # fmt: skip
+    step = torch.eye(5, dtype=torch.float64)[2] * 1e-9
+    sides = [mlp.gradient_reference(inputs | {"bias1": inputs["bias1"] + bias}) for bias in (step, -step)]
     jumps = mlp.jumps(inputs, 1e-6)
     names = ["y", *(f"grad_{name}" for name in inputs if name != "grad")]
     assert set(jumps) == set(names[1:])

@@ -27,23 +27,6 @@ CRASHED = new_code_cell(
 )
 
 
-def test_build_puts_notebooks_and_records_together(toy: Path, tmp_path: Path) -> None:
-    executed, mine = tmp_path / "executed", tmp_path / "records"
-    write_notebook(executed / "00_toy.ipynb", new_markdown_cell("# Measured here"))
-    (mine / "laptop" / "method").mkdir(parents=True)
-    (mine / "laptop" / "method" / "2025-01-01-cpu.jsonl").write_text("{}\n")
-    (mine / "laptop" / ".parts").mkdir()
-    said: list[str] = []
-    index = build.build(executed, mine, tmp_path / "out" / "html", repository=toy, say=said.append)
-    assert index == tmp_path / "out" / "html" / "index.html"
-    assert said == []
-    assert "Measured here" in (index.parent / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
-    found = sorted(str(p.relative_to(index.parent)) for p in (index.parent / "records").rglob("*") if p.is_file())
-    assert found == ["records/laptop/method/2025-01-01-cpu.jsonl", "records/toy/method/2025-01-01-cpu.jsonl"]
-    assert not list((index.parent / "records").rglob(".*"))
-    assert "Toy" in (toy / "notebooks" / "00_toy.ipynb").read_text(encoding="utf-8")
-
-
 def add_chapters(toy: Path, chapters: dict[str, Any]) -> None:
     """Chapters of one cell each, in ``toy``'s table of contents too."""
     lines = [f"- file: notebooks/{name}" for name in chapters]
@@ -61,25 +44,39 @@ BROKEN: dict[str, tuple[Any, str]] = {
 """Chapter → what was left of its execution, and what is said of it."""
 
 
-def test_each_failed_notebook_falls_back_to_the_committed_one(toy: Path, tmp_path: Path) -> None:
+def test_notebooks_and_records_are_put_together_and_a_failed_one_falls_back_to_the_committed_one(
+    toy: Path, tmp_path: Path
+) -> None:
     add_chapters(toy, {name: new_markdown_cell("As committed.") for name in BROKEN})
-    executed = tmp_path / "executed"
+    executed, mine = tmp_path / "executed", tmp_path / "records"
     write_notebook(executed / "00_toy.ipynb", new_markdown_cell("# Measured here"))
     for name, (broken, _) in BROKEN.items():
         if isinstance(broken, str):
             (executed / f"{name}.ipynb").write_text(broken)
         elif broken is not None:
             write_notebook(executed / f"{name}.ipynb", new_markdown_cell("# Wrong"), broken)
+    (mine / "laptop" / "method").mkdir(parents=True)
+    (mine / "laptop" / "method" / "2025-01-01-cpu.jsonl").write_text("{}\n")
+    (mine / "laptop" / ".parts").mkdir()
     heard: list[str] = []
-    index = build.build(executed, None, tmp_path / "out" / "html", repository=toy, say=heard.append)
-    assert len(heard) == len(BROKEN)
+    index = build.build(executed, mine, tmp_path / "out" / "html", repository=toy, say=heard.append)
+    assert index == tmp_path / "out" / "html" / "index.html"
+
+    def page(name: str) -> str:
+        return (index.parent / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
+
     for line, (name, (_, said)) in zip(sorted(heard), BROKEN.items(), strict=True):
         assert f"{name}.ipynb" in line
         assert said in line
-        page = (index.parent / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
-        assert "As committed." in page
-        assert "Wrong" not in page
-    assert "Measured here" in (index.parent / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
+        assert "As committed." in page(name)
+        assert "Wrong" not in page(name)
+    assert "Measured here" in page("00_toy")
+    assert "Toy" in (toy / "notebooks" / "00_toy.ipynb").read_text(encoding="utf-8")
+    kept = index.parent / "records"
+    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()) == [
+        f"{machine}/method/2025-01-01-cpu.jsonl" for machine in ("laptop", "toy")
+    ]
+    assert not list(kept.rglob(".*"))
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -92,15 +89,16 @@ BAD: dict[str, tuple[Any, str]] = {
 
 def test_warnings_fail_the_build_each_is_told_and_the_last_book_stays(toy: Path, tmp_path: Path) -> None:
     output = tmp_path / "out" / "html"
-    build.build(output=output, repository=toy, say=lambda line: None)
+    output.mkdir(parents=True)
+    for name in (build.MARK, "last.html"):
+        (output / name).touch()
     add_chapters(toy, {name: cell for name, (cell, _) in BAD.items()})
     heard: list[str] = []
     with pytest.raises(build.BookError, match=r"jupyter-book failed(.|\n)*book\.log"):
         build.build(output=output, repository=toy, say=heard.append)
     for name, (_, reason) in BAD.items():
         assert any(reason in line and name in line for line in heard), (name, heard)
-    assert "Toy" in (output / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
-    assert not (output / "notebooks" / "01_link.html").exists()
+    assert sorted(path.name for path in output.iterdir()) == [build.MARK, "last.html"]
 
 
 def test_build_refuses_what_it_cannot_do(toy: Path, tmp_path: Path) -> None:
@@ -108,14 +106,11 @@ def test_build_refuses_what_it_cannot_do(toy: Path, tmp_path: Path) -> None:
         build.build(repository=tmp_path, output=tmp_path / "html")
     other = tmp_path / "other"
     other.mkdir()
-    (other / "thesis.tex").write_text("years of work")
-    with pytest.raises(build.BookError, match="something else than a book"):
-        build.build(repository=toy, output=other)
-    assert (other / "thesis.tex").exists()
-    (other / "index.html").write_text("a page of mine")
-    with pytest.raises(build.BookError, match="something else than a book of the lab"):
-        build.build(repository=toy, output=other)
-    assert (other / "thesis.tex").exists()
+    for mine in ("thesis.tex", "index.html"):
+        (other / mine).write_text("years of work")
+        with pytest.raises(build.BookError, match="something else than a book of the lab"):
+            build.build(repository=toy, output=other)
+        assert (other / mine).exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(build.BookError, match="cannot be written"):
         build.build(repository=toy, output=tmp_path / "file" / "html")

@@ -16,8 +16,6 @@ from IPython.utils.capture import capture_output
 from synthetic import cell_line, evidence_of, run_line, write_records
 
 from hypatia_lab import records
-from hypatia_lab.figures import comparisons
-from hypatia_lab.figures import show as show_figure
 from hypatia_lab.pages import by_machine
 from hypatia_lab.pages.evidence import Evidence
 
@@ -75,16 +73,6 @@ def test_each_output_stands_behind_the_mark_of_its_machine_and_stays_what_it_is(
     assert "Chip <" not in "".join(data.get("text/html", "") for data in outputs)  # a name is data
 
 
-def test_a_figure_stands_in_the_tab_of_its_machine(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path, "one", "two")
-    with capture_output() as caught:
-        for name in by_machine.tabs(lab):
-            rows = lab.select(machine=name)
-            show_figure(*comparisons.slowdowns(rows), lab.of(name))
-    found = marked([output.data for output in caught.outputs])
-    assert [sum("lab-marks" in data.get("text/html", "") for data in own) for own in found.values()] == [1, 1]
-
-
 def test_a_machine_of_which_there_is_nothing_says_so_and_of_none_there_is_no_bar(tmp_path: Path) -> None:
     lab = lab_of(tmp_path, "one", "two", "three")
     found = marked(parts(lab, {"two": [Markdown("*it*")], "three": [Markdown("*not asked for*")]}, ["one", "two"]))
@@ -104,9 +92,8 @@ def test_the_readers_machine_comes_second_and_is_marked(tmp_path: Path) -> None:
     for here, order in (("", "abc"), ("a", "bac"), ("b", "abc"), ("c", "acb")):
         own = Evidence(lab.records, lab.rows, here=here)
         assert by_machine.ordered(own) == list(order)
-        assert [name for name, text in by_machine.called(own).items() if text.endswith("(yours)")] == [here] * bool(
-            here
-        )
+        yours = [name for name, text in by_machine.called(own).items() if text.endswith("(yours)")]
+        assert yours == [here] * bool(here)
 
 
 def test_a_machine_has_a_short_name_and_its_own_where_several_share_that(tmp_path: Path) -> None:
@@ -119,19 +106,6 @@ def test_a_machine_has_a_short_name_and_its_own_where_several_share_that(tmp_pat
     assert set(called.values()) == {"H200", "H100 two", "H100 three", "2 CPU cores", "? CPU cores"}
     assert (called["one"], called["three"], called["box"]) == ("H200", "H100 three", "2 CPU cores")
     assert list(called)[3:] == ["box", "old"]  # GPUs first
-
-
-def test_another_machine_adds_a_tab_and_nothing_that_is_seen_with_the_first(tmp_path: Path) -> None:
-    shown = {name: [Markdown(f"*{name}*")] for name in ("one", "two", "zwei")}
-    two, three = (
-        parts(lab_of(tmp_path / folder, *names), shown)
-        for folder, names in (("two", ("one", "two")), ("three", ("one", "two", "zwei")))
-    )
-    assert marked(three)["one"] == marked(two)["one"]
-    # All else stands between two marks that a rule of the bar hides.
-    hidden = re.findall(r'\[value="([^"]+)"\]:not\(:checked\)\)>[^~]*:has\(([^)]*)\)', three[0]["text/html"])
-    assert hidden == [(name, f'.lab-panel[data-machine="{name}"]') for name in marked(three)]
-    assert len(three) - sum(map(len, marked(three).values())) == len(two) - sum(map(len, marked(two).values())) == 2
 
 
 def test_what_stops_in_the_middle_leaves_the_shell_as_it_was(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from functools import partial
 
 import claimed
+import numpy
 import pytest
 from claimed import entry, told, verdict, written  # noqa: F401  (the fixture measured)
-from scipy.special import stdtrit
+from scipy import stats
 from synthetic import run_line
 
 from hypatia_lab.claims import Claim, Judgement, details
@@ -72,6 +72,7 @@ def test_a_time_is_judged_by_its_interval_over_processes(measured, values, word)
 
 LAUNCHES = {"topic": "trace", "name": "kernel launches", "unit": "1"}
 SHARE = {"topic": "trace", "name": "in graph replay", "unit": "%"}
+REPLAYED = Figure("compile", "trace", "in graph replay")
 CORRELATION = {"topic": "accuracy", "name": "correlation", "unit": "1"}
 
 
@@ -94,8 +95,7 @@ def test_a_count_that_is_always_the_same_is_exact(measured, line, unit, band, va
 
 
 def test_a_figure_may_be_zero_or_negative(measured):
-    claim = figure(Figure("compile", "trace", "in graph replay"), unit="%", band=(0, 1))
-    row = verdict(measured(detail(values=[0.0, 0.01, 0.02], **SHARE)), claim)
+    row = verdict(measured(detail(values=[0.0, 0.01, 0.02], **SHARE)), figure(REPLAYED, unit="%", band=(0, 1)))
     assert row.low < 0 < row.high
 
 
@@ -184,14 +184,9 @@ def test_a_figure_may_have_a_workload_of_its_own(measured):
 
 
 def test_cases_variants_topics_and_workloads_are_told_apart(measured):
-    found = measured(
-        detail("call 2", [10.0, 10.0], case="empty"),
-        detail("call 2", [1.0, 1.0]),
-        detail("call 2", [2.0, 2.0], variant="eager"),
-        detail("call 2", [3.0, 3.0], topic="process"),
-        detail("call 2", [4.0, 4.0], workload=SMALL),
-        detail("call 2", [5.0, 5.0], workload=DOUBLE),
-    )
+    apart = ({"variant": "eager"}, {"topic": "process"}, {"workload": SMALL}, {"workload": DOUBLE})
+    own = [detail("call 2", [number] * 2, **more) for number, more in enumerate(({}, *apart), start=1)]
+    found = measured(detail("call 2", [10.0, 10.0], case="empty"), *own)
     row = verdict(found, figure(start("call 2", case="empty")))
     assert (row.verdict, row.measured) == ("confirmed", 10)
     assert "call 2 (start, empty) of compile" in told(row)
@@ -303,14 +298,11 @@ def test_a_close_call_of_two_runs_stays_open_and_of_one_does_not(measured, scatt
 def test_what_was_measured_in_different_processes_uses_all_of_them(measured):
     few, many = [10.0, 11.0, 9.0], [1.0, 1.02, 0.98, 1.01, 0.99, 1.0, 1.03, 0.97]
     found = measured(detail("call 2", few), cell("eager", [us * 1000 for us in many]))
-    row = verdict(found, quotient([SECOND], [Figure("eager", clock="wall")]))
-    logs = [[math.log(value) for value in values] for values in (few, many)]
-    a, b = (statistics.variance(own) / len(own) for own in logs)
-    freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 7)
-    half = float(stdtrit(freedom, 0.975)) * math.sqrt(a + b)
-    (case,) = row.cases
-    assert math.log(case.visit.value) == pytest.approx(statistics.mean(logs[0]) - statistics.mean(logs[1]), abs=1e-9)
-    assert math.log(case.visit.high / case.visit.value) == pytest.approx(half, rel=1e-6)
+    (case,) = verdict(found, quotient([SECOND], [Figure("eager", clock="wall")])).cases
+    welch = stats.ttest_ind(numpy.log(few), numpy.log(many), equal_var=False).confidence_interval(0.95)
+    expected = [math.exp(end) for end in (welch.low, welch.high)]
+    assert [case.visit.low, case.visit.high] == pytest.approx(expected, rel=1e-6)
+    assert case.visit.value == pytest.approx(math.sqrt(math.prod(expected)))
     assert case.visit.n == 3
 
 
