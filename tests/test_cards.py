@@ -129,9 +129,7 @@ def test_a_span_is_told_by_its_ends_and_leaves_out_what_is_in_doubt() -> None:
 
 
 def test_a_sentence_without_its_number_is_left_out(shown: list[Any]) -> None:
-    numbers.say(
-        "One.", f"Two: {numbers.ratio(NONE)}.", "", f"Three: {numbers.span([NONE])}.", f"{numbers.ratio(SURE)}."
-    )
+    numbers.say("One.", f"Two: {numbers.ratio(NONE)}.", "", f"{numbers.span([NONE])}.", f"{numbers.ratio(SURE)}.")
     assert shown[0].data == f"One. {numbers.ratio(SURE)}."
     numbers.say(f"Two: {numbers.ratio(NONE)}.")
     numbers.say("One.", when=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_tensors import accepted
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations)
 from hypatia_lab import planted, variants
-from hypatia_lab.check import Check, Problem, _judge, _Part, check, judge
-from hypatia_lab.workloads import Workload, operations
+from hypatia_lab.check import Check, Problem, _judge, _Part, check, judge, poisoned
+from hypatia_lab.workloads import MATH, Workload, operations
 
 SQUARE = planted.LINEAR_RELU
 
@@ -44,29 +45,23 @@ def test_a_right_kernel_in_place_of_a_wrong_one_is_told(monkeypatch: pytest.Monk
     assert [row["named"] for row in planted.tried()] == ["", ""]
 
 
+SHAPES = ((1, 1, 1), (1, 7, 127), (129, 1000, 77), (64, 64, 64))
+
+
 @pytest.mark.parametrize(
     ("workload", "right"),
     [
+        *((Workload("linear_relu", shape, dtype), planted.linear_relu) for shape in SHAPES for dtype in MATH),
         (Workload("linear_relu", SQUARE.shape, direction=planted.BOTH), planted.both_passes),
         (planted.BLOCK, planted.block("none")),
         (Workload("mlp", (24, 40, 32, 2, 20)), planted.layers),
         (Workload("mlp", (24, 40, 32, 2, 20), direction=planted.BOTH), planted.training_step),
     ],
 )
-def test_what_the_mistakes_were_made_in_is_right(workload: Workload, right: planted.Call) -> None:
+def test_the_right_answer_passes(workload: Workload, right: planted.Call) -> None:
     problem = Problem(workload, "cpu")
-    found = check(lambda: right(problem.inputs), problem)
-    assert found.ok, found.reason
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 127), (129, 1000, 77), (64, 64, 64)])
-def test_the_right_answer_passes(dtype: str, shape: tuple[int, ...]) -> None:
-    problem = Problem(Workload("linear_relu", shape, dtype), "cpu")
-    found = check(lambda: planted.linear_relu(problem.inputs), problem)
-    assert found.ok, found.reason
-    assert found.error is not None
-    assert found.error <= problem.workload.tolerance()
+    error = accepted(check(lambda: right(problem.inputs), problem))
+    assert error <= max(map(workload.tolerance, workload.parts))
 
 
 def test_a_fault_that_shows_only_after_timing_is_caught() -> None:
@@ -79,23 +74,11 @@ def test_a_fault_that_shows_only_after_timing_is_caught() -> None:
 
 
 def test_poison_reaches_fresh_memory() -> None:
-    from hypatia_lab.check import poisoned
-
     for count in (7, 1000, 100_000):
         with poisoned("cpu", 4 * count):
             fresh = torch.empty(count)
         assert bool(fresh.isnan().all())
     assert not bool(torch.zeros(1000).isnan().any())
-
-
-def test_an_exception_of_the_variant_passes_through() -> None:
-    problem = Problem(SQUARE, "cpu")
-
-    def broken() -> torch.Tensor:
-        raise RuntimeError("no kernel image")
-
-    with pytest.raises(RuntimeError, match="no kernel image"):
-        check(broken, problem)
 
 
 def test_an_error_of_the_norm_alone_is_told_from_one_of_elements() -> None:
@@ -133,8 +116,7 @@ INF, NAN = float("inf"), float("nan")
 
 def test_infinities_and_nan_of_the_reference_can_be_met_and_count_for_nothing_else() -> None:
     found = against([1.0, 2.0, -INF, INF, NAN], [1.0, 2.0 + 1e-6, -INF, INF, NAN])
-    assert found.ok, found.reason
-    assert found.error == pytest.approx(1e-6 / 5**0.5, rel=0.1)
+    assert accepted(found) == pytest.approx(1e-6 / 5**0.5, rel=0.1)
     assert found.max_error == pytest.approx(1e-6, rel=0.1)
     assert against([-INF, NAN], [-INF, NAN]).ok
     assert not against([1.0, 2.0, -INF], [1.0, 2.1, -INF]).ok

@@ -70,16 +70,10 @@ def ledger_of(folder: Path, text: str) -> list[Claim]:
 def test_good_yaml_is_read(tmp_path):
     text = GOOD.replace("S001-01", "S001-101").replace("  why:", "  experiment: gemm_ladder\n  why:")
     [(line, claim)] = load_file(write(tmp_path, "# a comment\n" + text))
-    assert (line, claim.id, claim.lead, claim.document, claim.claimed) == (
-        2,
-        "S001-101a",
-        "S001-101",
-        "S001",
-        (7.67, 7.67),
-    )
-    assert (claim.baseline, claim.program, claim.sense) == ("eager", "rewrite", "about")
-    assert (claim.experiment, claim.statement) == ("gemm_ladder", claim.claim)
-    assert claim.claim == "The naive kernel is slower."
+    assert (line, claim.id, claim.lead, claim.document) == (2, "S001-101a", "S001-101", "S001")
+    assert (claim.claimed, claim.baseline, claim.program) == ((7.67, 7.67), "eager", "rewrite")
+    assert (claim.sense, claim.experiment) == ("about", "gemm_ladder")
+    assert claim.statement == claim.claim == "The naive kernel is slower."
 
 
 def test_a_part_may_be_rewritten_throughout(tmp_path):
@@ -176,7 +170,7 @@ WORKLOADS = "[linear_relu/1024x784x2048/float32/ieee/forward]"
 SHORT = WHOLE.splitlines()[0]
 RATIO = f"ratio\n  bound: free_relu\n  variant: naive\n  workloads: {WORKLOADS.replace('linear_relu', 'relu')}"
 OVER = "{topic: start, name: call 2, case: empty, variant: compile}"
-BEFORE_WHY = "  why:"
+BEFORE_WHY, REWRITES = "  why:", "author\n  rewrites:"
 FAULTS: dict[str, list[tuple[str, int, str, list[str]]]] = {
     GOOD: [
         (GOOD, 1, "", ["", "7\n", "- 1\n"]),
@@ -211,13 +205,8 @@ FAULTS: dict[str, list[tuple[str, int, str, list[str]]]] = {
         (f"slowdown\n  variant: naive\n  workloads: {WORKLOADS}", 9, "free_relu", [RATIO]),
         ("2026-11-21 before", 12, "'yesterday'", ["yesterday"]),
         (BEFORE_WHY, 11, "program: author", ["  rewrites: {author_v1: naive}\n  why:"]),
-        (
-            "rewrite",
-            11,
-            "rewrites",
-            [f"author\n  rewrites: {told}" for told in ("naive", "{}", "{naive: a, naive: b}")],
-        ),
-        ("rewrite", 11, "author_v1", ["author\n  rewrites: {author_v1: naive}"]),
+        ("rewrite", 11, "rewrites", [f"{REWRITES} {told}" for told in ("naive", "{}", "{naive: a, naive: b}")]),
+        ("rewrite", 11, "author_v1", [f"{REWRITES} {{author_v1: naive}}"]),
         (BEFORE_WHY, 11, "part", [f"  parts:{told}\n  why:" for told in ("", " []", " 7", " [7, 8]")]),
         (BEFORE_WHY, 11, "parts", ["  parts: [{section: Table}]\n  why:"]),
         # No YAML.
@@ -284,7 +273,7 @@ FAULTS: dict[str, list[tuple[str, int, str, list[str]]]] = {
 """A file that is well → faults of it: what stands there, the line, what the error names, and what is put there."""
 
 
-def complaint(read: Callable[[Any], Any], given: Any, expected: type[ValueError]) -> str:
+def complaint(read: Callable[[Any], Any], given: Any, expected: type[ValueError] = ClaimError) -> str:
     """The message of the one error that ``read`` may raise; empty when it raises none."""
     try:
         read(given)
@@ -305,7 +294,7 @@ def complaint(read: Callable[[Any], Any], given: Any, expected: type[ValueError]
 def test_a_fault_names_file_line_and_key(tmp_path, text, old, line, named, new):
     assert old in text
     path = write(tmp_path, text.replace(old, new, 1), f"{text[text.index('S00') :][:4].lower()}.yaml")
-    found = complaint(load, path, ClaimError)
+    found = complaint(load, path)
     assert found.startswith(f"{path}:{line}: ")
     assert named in found.removeprefix(f"{path}:")
     assert "\n" not in found
@@ -314,15 +303,15 @@ def test_a_fault_names_file_line_and_key(tmp_path, text, old, line, named, new):
 def test_faults_of_whole_files(tmp_path):
     path = tmp_path / "s001.yaml"
     path.write_bytes(b"- id: S001-01\n  section: \xff\n")
-    assert complaint(load_file, path, ClaimError).startswith(f"{path}:2: ")
-    assert str(tmp_path / "s002.yaml") in complaint(load_file, tmp_path / "s002.yaml", ClaimError)
-    assert str(path) in complaint(load_file, write(tmp_path, "[" * 5000), ClaimError)
+    assert complaint(load_file, path).startswith(f"{path}:2: ")
+    assert str(tmp_path / "s002.yaml") in complaint(load_file, tmp_path / "s002.yaml")
+    assert str(path) in complaint(load_file, write(tmp_path, "[" * 5000))
 
 
 def test_faults_of_a_whole_ledger(tmp_path):
-    assert str(tmp_path) in complaint(ledger, tmp_path, ClaimError)
+    assert str(tmp_path) in complaint(ledger, tmp_path)
     path = write(tmp_path, GOOD + "  conflicts: [S004-01a]\n")
-    assert complaint(ledger, tmp_path, ClaimError).startswith(f"{path}:1: S001-01a conflicts with S004-01a")
+    assert complaint(ledger, tmp_path).startswith(f"{path}:1: S001-01a conflicts with S004-01a")
     write(tmp_path, GOOD.replace("S001", "S004"), "s004.yaml")
     assert [claim.id for claim in ledger(tmp_path)] == ["S001-01a", "S004-01a"]
     assert [claim.id for claim in ledger(tmp_path, ["S004"])] == ["S004-01a"]
@@ -347,7 +336,7 @@ def test_any_text_gives_a_ledger_or_one_clear_error(tmp_path, monkeypatch, text)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "s001.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    assert re.fullmatch(re.escape(str(path)) + r":[1-9][0-9]*: .+|", complaint(load_file, path, ClaimError))
+    assert re.fullmatch(re.escape(str(path)) + r":[1-9][0-9]*: .+|", complaint(load_file, path))
     assert [found.name for found in tmp_path.iterdir()] == ["s001.yaml"]
 
 

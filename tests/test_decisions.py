@@ -8,11 +8,11 @@ import pytest
 from synthetic import Lines, ceilings, cells, detail_line, evidence, played, write_records
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
-from hypatia_lab import variants
+from hypatia_lab import records
 from hypatia_lab.experiments import units
 from hypatia_lab.pages import decisions
 from hypatia_lab.pages import evidence as lab_evidence
-from hypatia_lab.pages.evidence import Evidence, Parameters
+from hypatia_lab.pages.evidence import Parameters
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -38,43 +38,41 @@ CPU = {
 }
 
 
-@pytest.fixture
-def gpu() -> Evidence:
-    return evidence(GPU)
+GPU_BOX, CPU_BOX = evidence(GPU), evidence(CPU, "cpu")
 
 
-@pytest.fixture
-def cpu() -> Evidence:
-    return evidence(CPU, "cpu")
-
-
-def test_a_machine_whose_units_were_not_counted_keeps_its_place() -> None:
+def test_a_machine_whose_units_were_not_counted_keeps_its_place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, more in (("counted", {decisions.COUNTED: TENSOR[:2]}), ("another", {})):
+        write_records(tmp_path, machine, "cuda", {"tensor_cores": TENSOR, **more})
+    monkeypatch.setattr(records, "COMMITTED", tmp_path)
     read = lab_evidence.evidence(Parameters(), [decisions.COUNTED], decisions.READ)
     assert read.machines == lab_evidence.evidence(Parameters()).machines
-    assert {one.machine for one in read.records if one.experiment == decisions.COUNTED} < set(read.machines)
+    assert (
+        {one.machine for one in read.records if one.experiment == decisions.COUNTED} == {"counted"} < {*read.machines}
+    )
 
 
-def test_launching_is_told_from_computing(gpu: Evidence, cpu: Evidence) -> None:
-    found = decisions.launched(gpu, "box")
+def test_launching_is_told_from_computing() -> None:
+    found = decisions.launched(GPU_BOX, "box")
     assert [(point.along, factor.value) for point, factor in found] == [
         (pytest.approx(9.0, rel=0.01), pytest.approx(3.0)),
         (pytest.approx(5500.0, rel=0.01), pytest.approx(5520 / 5500)),
     ]
     assert [factor.above(2) for _, factor in found] == [True, False]
-    assert decisions.launched(cpu, "box") == []
+    assert decisions.launched(CPU_BOX, "box") == []
     assert decisions.launched(evidence({"aten_fusion": ATEN[:1]}), "box") == []  # by the graph's clock alone
 
 
-def test_the_balance_is_the_quotient_of_two_ceilings(gpu: Evidence, cpu: Evidence) -> None:
-    assert decisions.balance(gpu, "box") == pytest.approx(
+def test_the_balance_is_the_quotient_of_two_ceilings() -> None:
+    assert decisions.balance(GPU_BOX, "box") == pytest.approx(
         {"float32/ieee": 12.5, "float32/tf32": 100.0, "bfloat16/ieee": 190.0}
     )
-    assert decisions.balance(cpu, "box") == pytest.approx({"float32/ieee": 0.05})
+    assert decisions.balance(CPU_BOX, "box") == pytest.approx({"float32/ieee": 0.05})
     assert decisions.balance(evidence({"tensor_cores": TENSOR}), "box") == {}
 
 
-def test_fusing_is_held_against_the_balance(gpu: Evidence, cpu: Evidence) -> None:
-    found = {(row.operation, row.dtype, row.shape): (point, row) for point, row in decisions.fused(gpu, "box")}
+def test_fusing_is_held_against_the_balance() -> None:
+    found = {(row.operation, row.dtype, row.shape): (point, row) for point, row in decisions.fused(GPU_BOX, "box")}
     assert {name: row.variant for name, (_, row) in found.items()} == {
         ("linear_relu", "bfloat16", "256x256x512"): "epilogue",
         ("linear_relu", "float32", "256x256x512"): "epilogue",  # a product of split numbers is no fusion
@@ -84,12 +82,12 @@ def test_fusing_is_held_against_the_balance(gpu: Evidence, cpu: Evidence) -> Non
     point, row = found["mlp3", "bfloat16", "65536x64"]
     assert point.across[0] == pytest.approx(5.0) == row.ratio
     assert point.along == pytest.approx(row.flops / row.traffic / 190.0) == pytest.approx(0.505, rel=0.01)
-    lines = decisions.side_lines(gpu, "box")
+    lines = decisions.side_lines(GPU_BOX, "box")
     assert [line["where"] for line in lines] == list(decisions.SIDES)
     assert [line["median"] for line in lines] == ["3.3×", "1.12×", "1.00×"]
     assert [(line["least"], line["most"]) for line in lines][:1] == [("1.67×", "5.0×")]
     assert sum(int(line["cases"]) for line in lines) == len(found)
-    assert (decisions.fused(cpu, "box"), decisions.side_lines(cpu, "box")) == ([], [])
+    assert (decisions.fused(CPU_BOX, "box"), decisions.side_lines(CPU_BOX, "box")) == ([], [])
 
 
 def test_a_gain_in_doubt_is_drawn_and_stands_in_no_table() -> None:
@@ -110,17 +108,17 @@ def test_the_plain_fusion_counts_where_no_other_experiment_has_the_workload() ->
     assert sorted(round(row.ratio, 2) for _, row in decisions.fused(lab, "box")) == [1.0, 1.1]
 
 
-def test_own_kernels_meet_their_best_peer(gpu: Evidence, cpu: Evidence) -> None:
-    rows = {row.workload: row for row in decisions.contests(gpu, "box")}
+def test_own_kernels_meet_their_best_peer() -> None:
+    rows = {row.workload: row for row in decisions.contests(GPU_BOX, "box")}
     small = rows["linear_relu/256x256x512/bfloat16/ieee/forward"]
     assert (small.variant, small.baseline) == ("triton", "epilogue")
     assert [round(row.ratio, 2) for row in rows.values()] == [0.75, 2.0, 3.66, 3.33]
     assert {row.variant for row in rows.values() if decisions.splits(row)} == {"fp16x3"}
-    figure, table = decisions.opponents(gpu, list(rows.values()))
+    figure, table = decisions.opponents(GPU_BOX, list(rows.values()))
     assert list(table["best peer"]) == ["epilogue"] * 4
     assert all(name in figure.alt for name in ("8192×4096×4096", "65536×64"))
     assert len(table) == sum(text.endswith("×") for text in table["error over eager's"]) == 4
-    assert [row.reading for row in decisions.contests(cpu, "box")] == ["slower"]
+    assert [row.reading for row in decisions.contests(CPU_BOX, "box")] == ["slower"]
 
 
 def test_a_kernel_is_counted_as_the_figure_reads_it() -> None:
@@ -190,13 +188,6 @@ def test_what_a_kernel_keeps_busy_is_a_line() -> None:
     assert [lines[0][unit] for unit in units.TOPICS][:2] == ["89%", "10%"]
     assert lines[1]["work"] != lines[2]["work"]
     assert decisions.busy(evidence({"aten_fusion": ATEN}), "box") == []
-
-
-def test_what_is_counted_is_what_there_is() -> None:
-    for work, name in units.COUNTED:
-        known = variants.find(work.operation, name)
-        assert work.direction in known.directions
-        assert work.math in known.maths
 
 
 def test_the_page_does_without_ceilings(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ElementTree
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 
@@ -80,10 +80,9 @@ def test_text_lies_inside_is_large_enough_and_meets_no_other(name):
     for text, left, top, right, bottom in placed:
         assert 0 <= left < right <= width, text
         assert 0 <= top < bottom <= height, text
-    for n, (text, left, top, right, bottom) in enumerate(placed):
-        for other, left2, top2, right2, bottom2 in placed[:n]:
-            apart = right <= left2 or right2 <= left or bottom <= top2 or bottom2 <= top
-            assert apart, f"{text!r} meets {other!r}"
+    for (text, left, top, right, bottom), (other, left2, top2, right2, bottom2) in combinations(placed, 2):
+        apart = right <= left2 or right2 <= left or bottom <= top2 or bottom2 <= top
+        assert apart, f"{text!r} meets {other!r}"
     for label in root.iter(f"{SVG}text"):
         assert float(label.attrib["font-size"]) * 720 / width >= 12
         assert label.attrib["fill"] == "currentColor"
@@ -93,15 +92,14 @@ def test_text_lies_inside_is_large_enough_and_meets_no_other(name):
 def test_shapes_lie_inside(name):
     root = parsed(name)
     _, _, width, height = map(float, root.attrib["viewBox"].split())
-    for shape in root.iter(f"{SVG}rect"):
-        x, y, wide, high = (float(shape.attrib[key]) for key in ("x", "y", "width", "height"))
-        assert 0 <= x < x + wide <= width, shape.attrib
-        assert 0 <= y < y + high <= height, shape.attrib
-    for shape in [*root.iter(f"{SVG}polyline"), *root.iter(f"{SVG}polygon")]:
-        for point in shape.attrib["points"].split():
-            x, y = map(float, point.split(","))
-            assert 0 <= x <= width, shape.attrib
-            assert 0 <= y <= height, shape.attrib
+    for shape in [*root.iter(f"{SVG}rect"), *root.iter(f"{SVG}polyline"), *root.iter(f"{SVG}polygon")]:
+        if points := shape.get("points"):
+            corners = [tuple(map(float, point.split(","))) for point in points.split()]
+        else:
+            x, y, wide, high = (float(shape.attrib[key]) for key in ("x", "y", "width", "height"))
+            assert min(wide, high) > 0, shape.attrib
+            corners = [(x, y), (x + wide, y + high)]
+        assert all(0 <= x <= width and 0 <= y <= height for x, y in corners), shape.attrib
 
 
 @everyone
@@ -148,13 +146,10 @@ def test_fragments_hold_every_element_once(matrix, of_ptx):
 
 
 def test_fragments_lie_as_ptx_says():
-    """Spot checks against the figures of the PTX ISA (mma.m16n8k16): ``aN: lane`` in its row and column."""
-    assert tensor_cores.a_element(1, 1) == (0, 3)  # T1: {a0, a1} at row 0, columns 2, 3
-    assert tensor_cores.a_element(4, 2) == (9, 0)  # T4: {a2, a3} at row 9
-    assert tensor_cores.a_element(31, 7) == (15, 15)
-    assert tensor_cores.a_element(0, 4) == (0, 8)  # T0: {a4, a5} at row 0, columns 8, 9
-    assert tensor_cores.b_element(5, 0) == (2, 1)  # T5: {b0, b1} at rows 2, 3 of column 1
-    assert tensor_cores.b_element(31, 3) == (15, 7)
+    """Spot checks against the figures of the PTX ISA (mma.m16n8k16): the row and column of a lane's register."""
+    a, b = tensor_cores.a_element, tensor_cores.b_element
+    assert [a(1, 1), a(4, 2), a(31, 7), a(0, 4)] == [(0, 3), (9, 0), (15, 15), (0, 8)]
+    assert [b(5, 0), b(31, 3)] == [(2, 1), (15, 7)]
     # What finish_rows of the kernel says: sum 2 half + n is at row lane / 4 + 8 half, column 2 (lane % 4) + n.
     for lane, half, n in product(range(32), range(2), range(2)):
         assert tensor_cores.c_element(lane, 2 * half + n) == (lane // 4 + 8 * half, 2 * (lane % 4) + n)
