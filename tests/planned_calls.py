@@ -138,5 +138,4 @@ CALLS = LINEAR | {
 }
 
 each_call = pytest.mark.parametrize("name", CALLS)
-each_differentiable = pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.differentiable])
 each_linear = pytest.mark.parametrize("name", LINEAR)

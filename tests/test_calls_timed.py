@@ -133,18 +133,6 @@ def walls_us(run: Callable[[], Any], calls: int = 200) -> float:
     return statistics.median(found)
 
 
-def step(form: Form, given: Tensors) -> Callable[[], Any]:
-    """y and all gradients, as the lab's variants take them."""
-    own = leaves(given)
-    grad = torch.randn_like(form(*own))
-
-    def run() -> Tensors:
-        y = form(*own)
-        return y.detach(), *torch.autograd.grad(y, own, grad)
-
-    return run
-
-
 def plain_block(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
     weight, bias, gamma, beta = others
     return conv_block.conv_block(x, weight, bias, gamma, beta, "none")
@@ -153,18 +141,25 @@ def plain_block(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
-def forms(name: str) -> tuple[Form, Form]:
-    return CALLS[name].form, eager if name in LINEAR else plain_block
-
-
 def called(name: str, given: Tensors) -> Pair:
-    own, plain = forms(name)
+    own, plain = CALLS[name].form, eager if name in LINEAR else plain_block
     return lambda: own(*given), lambda: plain(*given)
 
 
 def stepped(name: str, given: Tensors) -> Pair:
-    own, plain = forms(name)
-    return step(own, given), step(plain, given)
+    """y and all gradients, as the lab's variants take them."""
+
+    def step(form: Form) -> Callable[[], Any]:
+        own = leaves(given)
+        grad = torch.randn_like(form(*own))
+
+        def run() -> Tensors:
+            y = form(*own)
+            return y.detach(), *torch.autograd.grad(y, own, grad)
+
+        return run
+
+    return step(CALLS[name].form), step(eager if name in LINEAR else plain_block)
 
 
 def of_variants(operation: str, name: str, shape: tuple[int, ...], dtype: str = "float32") -> Pair:
@@ -188,24 +183,17 @@ PRICED: dict[str, Callable[[], Pair]] = {
         f"{name} {dtype} {'x'.join(map(str, shape))}{', a step' if pair is stepped else ''}": (
             lambda name=name, shape=shape, dtype=dtype, pair=pair: pair(name, matrices(*shape, getattr(torch, dtype)))
         )
-        for pair, name, shape, dtype in (
-            (called, "triton", SMALL, "bfloat16"),
-            (called, "triton", MEDIUM, "bfloat16"),
-            (called, "triton tf32", MEDIUM, "float32"),
-            (called, "cuda", SMALL, "bfloat16"),
-            (called, "cuda", MEDIUM, "bfloat16"),
-            (called, "cuda tf32", MEDIUM, "float32"),
-            (called, "cuda, odd", (913, 713, 715), "bfloat16"),
-            (called, "cuda, few rows", (3, 376, 3181), "bfloat16"),
-            (called, "fp16x3", MEDIUM, "float32"),
-            (called, "tf32x3", MEDIUM, "float32"),
-            (called, "fp16x3 in CUDA", MEDIUM, "float32"),
-            (stepped, "fused", SMALL, "bfloat16"),
-            (stepped, "fused", MEDIUM, "bfloat16"),
-            (stepped, "fused", MEDIUM, "float32"),
-            (stepped, "fp16x3, trained", MEDIUM, "float32"),
-            (stepped, "fp16x3 in CUDA", MEDIUM, "float32"),
+        for pair, names, shape, dtype in (
+            (called, ("triton", "cuda"), SMALL, "bfloat16"),
+            (called, ("triton", "cuda"), MEDIUM, "bfloat16"),
+            (called, ("triton tf32", "cuda tf32", "fp16x3", "tf32x3", "fp16x3 in CUDA"), MEDIUM, "float32"),
+            (called, ("cuda, odd",), (913, 713, 715), "bfloat16"),
+            (called, ("cuda, few rows",), (3, 376, 3181), "bfloat16"),
+            (stepped, ("fused",), SMALL, "bfloat16"),
+            (stepped, ("fused",), MEDIUM, "bfloat16"),
+            (stepped, ("fused", "fp16x3, trained", "fp16x3 in CUDA"), MEDIUM, "float32"),
         )
+        for name in names
     },
     "one kernel": counted,
     "one kernel, a step": lambda: stepped("one kernel", block(5, 128, 128)),
