@@ -9,6 +9,7 @@ from pathlib import Path
 import cuda_sources
 import pytest
 import torch
+from kernel_tensors import DEVICE, accepted, needs_compiler
 from synthetic import said
 from test_diffraction import GOLDEN_SCENES, double, golden, off
 
@@ -17,13 +18,8 @@ from hypatia_lab.diffraction import Beam, Crystal, Detector, Scene, Spindle, anc
 from hypatia_lab.diffraction.operations import BATCH, TRICLINIC
 from hypatia_lab.diffraction.physics import Layout
 from hypatia_lab.diffraction.simulators import NAMES
-from hypatia_lab.kernels import loader
-from hypatia_lab.machine import choose_device
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
-
-DEVICE = choose_device("auto")
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 
 def computed(variant: str, workload: Workload, scene: Scene) -> torch.Tensor:
@@ -39,6 +35,14 @@ def test_our_c_program_meets_them_too(name: str, variant: str) -> None:
     for dtype in ("float64", "float32"):
         out = computed(variant, Workload("diffraction", (256, 256), dtype), GOLDEN_SCENES[name])
         assert off(out, golden(name)) < 1e-6
+
+
+@needs_compiler
+@pytest.mark.parametrize("variant", ["c_openmp", "c_pixelwise"])
+def test_our_c_program_takes_the_nearest_reflection_of_a_table(variant: str) -> None:
+    workload = Workload("diffraction_table", (40, 50), "float64")
+    problem = Problem(workload, "cpu")
+    assert accepted(check(variants("diffraction_table")[variant].factory(workload, problem.inputs), problem)) < 1e-9
 
 
 # ---------------------------------------------------------------- variants
