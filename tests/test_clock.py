@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,11 +22,16 @@ from hypatia_lab.bench.turns import Companion
 from hypatia_lab.clock import ClockError, Timing
 from hypatia_lab.machine import choose_device
 
+DEVICE = choose_device("auto")
+needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
 
-def timings(runs: Mapping[str, Callable[[], Any]], word: str, **more: Any) -> dict[str, Timing]:
-    """Measure on the CPU; every callable must have been timed."""
+
+def timings(
+    runs: Mapping[str, Callable[[], Any]], word: str, *, device: str = "cpu", budget_s: float = 0.0, **more: Any
+) -> dict[str, Timing]:
+    """Measure in as few rounds as there may be; every callable must have been timed."""
     out: dict[str, Timing] = {}
-    for name, timing in clock.measure(runs, word, "cpu", **more).items():
+    for name, timing in clock.measure(runs, word, device, budget_s=budget_s, **more).items():
         assert isinstance(timing, Timing), timing
         out[name] = timing
     return out
@@ -51,8 +59,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     return watch
 
 
-def order_of_samples(names: str, *, seed: str, word: str = "wall", budget_s: float = 0.0) -> tuple[list[str], int]:
-    """The order in which the variants were sampled, seen from within the calls; and how many probes there were."""
+def order_of_samples(names: str, seed: str, word: str = "wall") -> list[str]:
+    """The order in which the variants were sampled, seen from within the calls; each sample has its probe."""
     calls: list[str] = []
     samples: list[str] = []
     probes = 0
@@ -75,34 +83,28 @@ def order_of_samples(names: str, *, seed: str, word: str = "wall", budget_s: flo
     with pytest.MonkeyPatch.context() as patch:
         watch = Stopwatch()
         patch.setattr(clock, "time", watch)
-        found = timings(
-            {name: make(name) for name in names}, word, luck=random.Random(seed), budget_s=budget_s, probe=probe
-        )
+        found = timings({name: make(name) for name in names}, word, luck=random.Random(seed), budget_s=0.0, probe=probe)
     assert all(len(timing.samples_us) == samples.count(name) for name, timing in found.items())
     assert all(timing.readings == [None] * len(timing.samples_us) for timing in found.values())
-    return samples, probes
+    assert probes == len(samples)
+    return samples
 
 
 def test_every_round_runs_forwards_and_then_backwards():
-    samples, _ = order_of_samples("abcd", seed="3")
-    assert len(samples) == 16  # two rounds of two samples each
-    for number in (0, 8):
-        there, back = samples[number : number + 4], samples[number + 4 : number + 8]
-        assert sorted(there) == list("abcd")
-        assert back == there[::-1]
+    for word in ("wall", "hot"):
+        samples = order_of_samples("abcd", "3", word)
+        assert len(samples) == 16  # two rounds of two samples each
+        for number in (0, 8):
+            there, back = samples[number : number + 4], samples[number + 4 : number + 8]
+            assert sorted(there) == list("abcd")
+            assert back == there[::-1]
 
 
 def test_the_order_is_drawn_anew_by_round_and_by_luck():
-    rounds = [order_of_samples("abcde", seed=seed)[0] for seed in "012"]
+    rounds = [order_of_samples("abcde", seed) for seed in "012"]
     assert rounds[0] != rounds[1] or rounds[1] != rounds[2]
     assert any(samples[:5] != samples[10:15] for samples in rounds)
-    assert order_of_samples("abcde", seed="1")[0] == rounds[1]
-
-
-def test_the_probe_is_called_once_after_each_sample():
-    for word in ("wall", "hot"):
-        samples, probes = order_of_samples("abc", seed="0", word=word)
-        assert probes == len(samples) == 12
+    assert order_of_samples("abcde", "1") == rounds[1]
 
 
 def test_what_the_probe_returns_is_kept_by_sample():
@@ -116,51 +118,40 @@ def test_the_probe_is_outside_the_timed_region(watch):
     assert found["a"].samples_us == pytest.approx([1000] * 4)
 
 
-def test_at_least_two_rounds_are_taken_and_at_most_ten(watch):
-    assert len(timings({"a": lambda: watch.sleep(1e-3)}, "hot", budget_s=0.0)["a"].samples_us) == 4
-    assert len(timings({"a": lambda: watch.sleep(1e-3)}, "hot", budget_s=60.0)["a"].samples_us) == 20
-
-
-def test_a_long_call_gets_one_round_and_one_call_a_sample(watch):
-    timing = timings({"a": lambda: watch.sleep(0.06)}, "wall", budget_s=0.0)["a"]
-    assert timing.calls == 1
-    assert timing.samples_us == pytest.approx([60_000] * 2)
+@pytest.mark.parametrize(
+    ("call_s", "budget_s", "samples"),
+    [(1e-3, 0.0, 4), (1e-3, 60.0, 20), (0.06, 0.0, 2)],
+)
+def test_at_least_two_rounds_are_taken_and_at_most_ten_and_one_of_a_long_call(
+    watch, monkeypatch, call_s, budget_s, samples
+):
+    monkeypatch.setattr(clock, "_Flusher", lambda device: pytest.fail("flushed"))  # hot is never cold
+    timing = timings({"a": lambda: watch.sleep(call_s)}, "hot", budget_s=budget_s)["a"]
+    assert timing.samples_us == pytest.approx([1e6 * call_s] * samples)
+    assert (timing.calls == 1) is (samples == 2)
 
 
 @pytest.mark.parametrize("word", ["wall", "hot", "cold"])
-def test_a_time_is_microseconds_a_call_however_many_calls_a_sample_has(monkeypatch, word):
+def test_a_time_is_microseconds_a_call_however_many_calls_a_sample_has(monkeypatch, watch, word):
     monkeypatch.setattr(clock, "_Flusher", lambda device: lambda: None)
-    timing = timings({"a": lambda: time.sleep(5e-4)}, word, budget_s=0.0)["a"]
+    timing = timings({"a": lambda: watch.sleep(5e-4)}, word)["a"]
     assert timing.calls > 1
-    assert 500 <= min(timing.samples_us) < 5000
-    assert timing.median_us == sorted(timing.samples_us)[1] / 2 + sorted(timing.samples_us)[2] / 2
+    assert timing.samples_us == pytest.approx([500] * 4)
+    assert replace(timing, samples_us=[4.0, 1.0, 2.0, 9.0]).median_us == 3
 
 
 def test_cold_flushes_the_caches_before_each_call_and_does_not_time_it(monkeypatch, watch):
     log: list[str] = []
 
-    def run() -> None:
-        log.append("run")
-        watch.sleep(1e-4)
+    def step(word: str, seconds: float) -> Callable[[], Any]:
+        return lambda: (log.append(word), watch.sleep(seconds))
 
-    def flush() -> None:
-        log.append("flush")
-        watch.sleep(0.02)
-
-    monkeypatch.setattr(clock, "_Flusher", lambda device: flush)
-    timing = timings({"a": run}, "cold", budget_s=0.0)["a"]
+    monkeypatch.setattr(clock, "_Flusher", lambda device: step("flush", 0.02))
+    timing = timings({"a": step("run", 1e-4)}, "cold")["a"]
     timed = log[log.index("flush") :]
     assert timed == ["flush", "run"] * (len(timed) // 2)
     assert len(timed) >= 2 * len(timing.samples_us)
     assert timing.median_us == pytest.approx(100)
-
-
-def test_hot_never_flushes(monkeypatch):
-    def refuse(device: str) -> None:
-        raise AssertionError("flushed")
-
-    monkeypatch.setattr(clock, "_Flusher", refuse)
-    assert timings({"a": lambda: None}, "hot", budget_s=0.0)["a"].samples_us
 
 
 def test_a_flush_writes_more_than_the_caches_hold(monkeypatch):
@@ -182,17 +173,11 @@ def test_a_flush_overwrites_its_whole_buffer(monkeypatch):
     assert not buffer.any()
 
 
-def test_warm_up_calls_at_least_twice_and_not_for_ever(watch):
-    for seconds, least, most in ((0.03, 2, 2), (0.0, 2, clock.MAX_CALLS)):
-        calls: list[int] = []
-
-        def run(calls: list[int] = calls, seconds: float = seconds) -> None:
-            calls.append(1)
-            watch.sleep(seconds)
-
-        found = clock.warm_up(run, "cpu")
-        assert found == pytest.approx(seconds)
-        assert least <= len(calls) <= most
+@pytest.mark.parametrize(("seconds", "most"), [(0.03, 2), (0.0, clock.MAX_CALLS)])
+def test_warm_up_calls_at_least_twice_and_not_for_ever(watch, seconds, most):
+    run = Mock(side_effect=lambda: watch.sleep(seconds))
+    assert clock.warm_up(run, "cpu") == pytest.approx(seconds)
+    assert 2 <= run.call_count <= most
 
 
 def test_a_first_slow_call_does_not_count_as_the_pace(watch):
@@ -206,7 +191,7 @@ def test_the_profiler_names_what_ran_and_sums_it_up():
     x = torch.randn(64, 64)
     seen = clock.kernels(lambda: torch.mm(x, x), "cpu")
     assert "aten::mm" in {name for name, _ in seen}
-    timing = timings({"mm": lambda: torch.mm(x, x)}, "profiler", budget_s=0.0)["mm"]
+    timing = timings({"mm": lambda: torch.mm(x, x)}, "profiler")["mm"]
     assert 0 < timing.median_us < 100_000
 
 
@@ -229,21 +214,16 @@ def test_a_graph_has_as_many_calls_as_their_replay_fills_whatever_launching_take
     monkeypatch.setattr(clock, "_graph", graph)
     monkeypatch.setitem(clock._SAMPLERS, "graph", graph)
     slow_to_launch, long = lambda: 1e-3, lambda: 5e-3
-    found = clock.measure({"a": slow_to_launch}, "graph", "cuda", budget_s=0.0)["a"]
-    assert isinstance(found, Timing)
-    assert found.calls == round(clock.SAMPLE_S["cuda"] / 20e-6)
-    assert captured == [10, found.calls]
-    found = clock.measure({"a": long}, "graph", "cuda", budget_s=0.0)["a"]
-    assert isinstance(found, Timing)
-    assert found.calls == 1
+    calls = round(clock.SAMPLE_S["cuda"] / 20e-6)
+    for run, expected in ((slow_to_launch, calls), (long, 1)):
+        assert timings({"a": run}, "graph", device="cuda")["a"].calls == expected
+    assert captured[:2] == [10, calls]
 
 
 def test_a_graph_on_a_cpu_is_a_clock_error_not_a_time():
     found = clock.measure({"a": lambda: None, "b": lambda: None}, "graph", "cpu", budget_s=0.0)
     assert set(found) == {"a", "b"}
-    for error in found.values():
-        assert isinstance(error, ClockError)
-        assert str(error) == "CUDA graphs need a CUDA device"
+    assert all(isinstance(error, ClockError) and "CUDA device" in str(error) for error in found.values())
 
 
 def test_one_that_cannot_be_timed_does_not_stop_the_others(monkeypatch):
@@ -261,7 +241,7 @@ def test_one_that_cannot_be_timed_does_not_stop_the_others(monkeypatch):
 
 def test_an_unknown_clock_is_a_key_error():
     with pytest.raises(KeyError, match="sundial"):
-        clock.measure({"a": lambda: None}, "sundial", "cpu")
+        clock.measure({"a": int}, "sundial", "cpu")
 
 
 def test_a_variant_that_fails_has_its_error_and_the_others_their_times(watch):
@@ -301,22 +281,11 @@ def test_a_clock_that_fails_while_it_times_is_no_failure_of_the_variant(monkeypa
 
 def test_whoever_runs_next_is_announced():
     heard: list[str] = []
-    calls: list[str] = []
-
-    def run() -> None:
-        calls.append(heard[-1])
-
-    clock.measure({"a": run, "b": run}, "wall", "cpu", budget_s=0.0, announce=heard.append)
-    assert set(calls) == {"a", "b"}
+    wrong: list[str] = []
+    runs = {name: lambda name=name: wrong.append(name) if heard[-1] != name else None for name in "ab"}
+    clock.measure(runs, "wall", "cpu", budget_s=0.0, announce=heard.append)
+    assert wrong == []
     assert len(heard) == 2 + 2 * 4  # prepared once, then two rounds of two samples each
-
-
-def test_nothing_to_measure_gives_nothing():
-    assert clock.measure({}, "hot", "cpu") == {}
-
-
-def test_every_clock_has_its_sampler():
-    assert set(clock._SAMPLERS) == set(clock.CLOCKS)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["while it is prepared", "while it is timed"])
@@ -342,6 +311,7 @@ def test_a_device_left_in_error_ends_the_process_with_the_culprit_announced(monk
 
 # ---------------------------------------------------------------- background work
 
+reads_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 BUSY = """
 import sys, time
 
@@ -353,56 +323,43 @@ time.sleep(60)
 GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}, sys.argv[1]])"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@contextlib.contextmanager
+def started(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Python runs a program in a session of its own, which ends with the body."""
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@reads_proc
 @pytest.mark.parametrize("program", [BUSY, GRANDCHILD], ids=["child", "grandchild"])
 def test_timing_waits_until_what_was_started_computes_no_more(program):
-    with subprocess.Popen([sys.executable, "-c", program, "1.5"], start_new_session=True) as busy:
-        try:
-            time.sleep(0.3)  # it has begun
-            assert 0.8 < clock.settle() < 5
-            assert busy.poll() is None  # it sleeps, which is no reason to wait
-            assert clock.settle() < 0.5
-        finally:
-            os.killpg(busy.pid, signal.SIGKILL)
+    with started(program, "1.5") as busy:
+        time.sleep(0.3)  # it has begun
+        assert 0.8 < clock.settle() < 5
+        assert busy.poll() is None  # it sleeps, which is no reason to wait
+        assert clock.settle() < 0.5
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_one_who_never_rests_is_waited_for_no_longer_than_the_limit():
-    with subprocess.Popen([sys.executable, "-c", BUSY, "60"]) as busy:
-        try:
-            assert 0.4 < clock.settle(limit_s=0.5) < 2
-        finally:
-            busy.kill()
+@reads_proc
+def test_who_is_known_to_be_at_rest_is_not_waited_for_and_one_who_never_rests_no_longer_than_the_limit(monkeypatch):
+    with started(BUSY, "60") as known:
+        assert 0.4 < clock.settle(limit_s=0.5) < 2
+        assert clock._children().keys() >= {known.pid}
+        assert known.pid not in clock._children({known.pid})
+        monkeypatch.setattr(clock.time, "sleep", lambda seconds: pytest.fail("waited for it"))
+        clock.settle(but=clock._children())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@reads_proc
 def test_a_process_whose_name_is_cut_in_mid_character_is_seen():
-    program = "open('/proc/self/comm', 'wb').write(b') caf\\xc3'); print(); input()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as named:
-        try:
-            assert named.stdout is not None
-            named.stdout.readline()
-            assert clock._children()[named.pid][1] in ("running", "sleeping")
-        finally:
-            named.kill()
-
-
-def test_nobody_to_wait_for_takes_no_time(monkeypatch):
-    monkeypatch.setattr(clock, "_children", lambda but: {})
-    monkeypatch.setattr(clock.time, "sleep", lambda seconds: pytest.fail("waited for nobody"))
-    assert clock.settle() < clock.SETTLE_S
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_who_is_known_to_be_at_rest_is_not_waited_for(monkeypatch):
-    with subprocess.Popen([sys.executable, "-c", BUSY, "60"]) as known:
-        try:
-            assert clock._children().keys() >= {known.pid}
-            assert known.pid not in clock._children({known.pid})
-            monkeypatch.setattr(clock.time, "sleep", lambda seconds: pytest.fail("waited for it"))
-            clock.settle(but=clock._children())
-        finally:
-            known.kill()
+    with started("open('/proc/self/comm', 'wb').write(b') caf\\xc3'); print(); input()") as named:
+        assert named.stdout is not None
+        named.stdout.readline()
+        assert clock._children()[named.pid][1] in ("running", "sleeping")
 
 
 def test_who_waits_for_a_core_is_not_at_rest(monkeypatch):
@@ -456,12 +413,9 @@ print(us())
 
 @pytest.mark.cuda
 @pytest.mark.slow
+@needs_gpu
 def test_a_graph_takes_the_same_whatever_the_gpu_did_before():
     """Small kernels, which start later in a process that has worked on two streams, and earlier after another's."""
-    import torch
-
-    if not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
     found = []
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", IN_TURN], capture_output=True, text=True)
@@ -471,11 +425,10 @@ def test_a_graph_takes_the_same_whatever_the_gpu_did_before():
 
 
 @pytest.mark.cuda
+@needs_gpu
 def test_another_thread_may_ask_its_stream_while_a_graph_is_captured():
     import torch
 
-    if not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
     other, number, idle = torch.cuda.Stream(), torch.zeros(1, device="cuda"), []
 
     def work():
@@ -497,9 +450,8 @@ def test_a_turn_comes_before_each_sample_by_cuda_graph(monkeypatch, word):
     assert told == ["sample"] * 2 + (["turn", "sample"] if word == "graph" else ["sample"]) * 8
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU")
 def test_without_a_gpu_nobody_takes_turns():
-    if choose_device("auto") == "cuda":
-        pytest.skip("there is a GPU")
     turn = Companion()
     turn()
     turn()

@@ -7,12 +7,13 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+import synthetic
 from drawn import Drawn, cells, content, is_language, points, shown
 from test_tables import around, cell, run
 
@@ -23,7 +24,6 @@ from hypatia_lab.figures import probes as probe_figures
 from hypatia_lab.figures import shares as share_figure
 from hypatia_lab.figures import traffic as traffic_figures
 from hypatia_lab.results import Row
-from hypatia_lab.variants import label
 
 SHAPE = (1024, 1024)
 LIBRARIES = {"interpreter": 31.0, "import torch": 1650.0, "import hypatia_lab": 42.0, "CUDA context": 210.0}
@@ -51,24 +51,8 @@ NAMES = [
 
 def detail(variant: str, topic: str, name: str, values: Sequence[float | None], **more: Any) -> dict[str, Any]:
     """One detail line as ``Evidence.details`` gives it."""
-    filled: dict[str, Any] = {
-        "kind": "detail",
-        "operation": "diffraction",
-        "shape": list(SHAPE),
-        "dtype": "float32",
-        "math": "ieee",
-        "variant": variant,
-        "topic": topic,
-        "case": "",
-        "name": name,
-        "unit": "ms",
-        "count": 1,
-        "values": list(values),
-        "status": "ok",
-        "reason": "",
-        "machine": "h200",
-    }
-    return filled | more
+    own = {"operation": "diffraction", "shape": list(SHAPE), "variant": variant, "topic": topic, "name": name}
+    return synthetic.detail_line(**own | {"values": list(values), "machine": "h200"} | more)
 
 
 def starts() -> list[dict[str, Any]]:
@@ -112,6 +96,7 @@ def traced() -> list[dict[str, Any]]:
 
 
 ORIGINS = {"eager_direct": "rebuilt", "c_openmp": "rebuilt", "compile_anchored": "own", "triton": "own", "cuda": "own"}
+SIDES = (256, 512, 1024, 2048, 4096)
 KINDS = {"float64/ieee": (8.0, 2e-14), "float32/ieee": (1.0, 4e-7)}
 SPEED = {"eager": 60.0, "eager_direct": 55.0, "compile": 6.0, "compile_reduce_overhead": 5.8, "compile_anchored": 4.0}
 SPEED |= {"c_openmp": 800.0, "triton": 2.2, "cuda": 1.9}
@@ -119,26 +104,18 @@ SPEED |= {"c_openmp": 800.0, "triton": 2.2, "cuda": 1.9}
 
 def _write(root: Path) -> list[records.Record]:
     draw = random.Random(7)
-    cells = []
-    for side in (256, 512, 1024, 2048, 4096):
-        for variant, factor in SPEED.items():
-            for kind, (slower, error) in KINDS.items():
-                dtype, mode = kind.split("/")
-                if dtype == "float64" and side != 1024:
-                    continue
-                worse = error * (1e4 if variant == "eager_direct" else 1 + draw.random())
-                filled = cell(
-                    "copy",
-                    (side * side,),
-                    variant,
-                    around(3.0 + factor * slower * (side / 1024) ** 2, 0.01, 8, draw),
-                    dtype=dtype,
-                    math=mode,
-                    clock="hot" if variant == "c_openmp" else "graph",
-                )
-                said = {"operation": "diffraction", "shape": [side, side], "error": worse, "max_error": 150 * worse}
-                cells.append(filled | said | {"origin": ORIGINS.get(variant, "peer"), "peak": 150.0})
-    records.write(root, run("h200", "diffraction", 8), cells)
+    found = []
+    for side, (variant, factor), (kind, (slower, error)) in product(SIDES, SPEED.items(), KINDS.items()):
+        dtype, mode = kind.split("/")
+        if dtype == "float64" and side != 1024:
+            continue
+        error *= 1e4 if variant == "eager_direct" else 1 + draw.random()
+        us = 3.0 + factor * slower * (side / 1024) ** 2
+        own = {"dtype": dtype, "math": mode, "clock": "hot" if variant == "c_openmp" else "graph", "samples_us": []}
+        own |= {"medians_us": around(us, 0.01, 8, draw), "error": error, "max_error": 150 * error, "peak": 150.0}
+        own["origin"] = ORIGINS.get(variant, "peer")
+        found += synthetic.cells({variant: us}, "diffraction", (side, side), **own)
+    records.write(root, run("h200", "diffraction", 8), found)
     copied = cell("copy", (2**28,), "eager", around(2**31 / 4e12 * 1e6, 0.01, 8, draw), clock="graph")
     records.write(root, run("h200", "ceilings", 8), [copied])
     return records.load(root)
@@ -199,26 +176,14 @@ def test_equal_details_give_equal_figures_in_the_one_language(name: str, tmp_pat
 
 
 def test_a_variant_looks_the_same_in_every_figure(rows: Rows) -> None:
-    looks: dict[str, set[tuple[str, str]]] = {}
-    called = {label("diffraction", name): name for name in SPEED}
-    for name in ("waterfall", "first_image"):
-        for one in cells(DRAW[name](rows)[0]):
-            looks.setdefault(one.key.split(",")[0], set()).add((one.look.colour, one.look.symbol))
-    for name in ("calls", "over_sizes"):
-        for trace in points(DRAW[name](rows)[0]):
-            variant = called.get(trace["name"].rpartition(", ")[0]) or trace["name"].split(" ")[0].split(",")[0]
-            looks.setdefault(variant, set()).add((trace["marker"]["color"], trace["marker"]["symbol"]))
     known = {name: language.style(name, ORIGINS.get(name, "peer")) for name in SPEED}
-    assert looks == {name: {(look.colour, look.symbol)} for name, look in known.items()}
-    for name in ("kernels", "timeline"):
+    for name in ("waterfall", "first_image", "kernels", "timeline"):
         for one in cells(DRAW[name](rows)[0]):
-            assert {part.look for part in one.segments} == {(known[one.key].colour, "")}
-
-
-def test_variants_of_one_page_differ_in_colour_and_in_shape() -> None:
-    own = {name: language.style(name, ORIGINS.get(name, "peer")) for name in ("eager", *SPEED, "compile_max_autotune")}
-    assert len({look.colour for look in own.values()}) == len({look.symbol for look in own.values()}) == len(own)
-    assert len({look.place for look in own.values()}) == len(own)
+            look = known[one.key.split(",")[0]]
+            if name in ("waterfall", "first_image"):
+                assert (one.look.colour, one.look.symbol) == (look.colour, look.symbol)
+            else:
+                assert {part.look for part in one.segments} == {(look.colour, "")}
 
 
 # ---------------------------------------------------------------- fresh processes
@@ -239,18 +204,12 @@ def test_waterfall_stages_join_up_and_end_at_the_whole(rows: Rows) -> None:
     assert lane.triple[0] == pytest.approx(lane.segments[-1].start + lane.segments[-1].length)
     (mark,) = (mark for mark in shown(figure) if mark.key == "compile, empty")
     assert mark.places["bars"][-1] == pytest.approx(mark.places["marker"][-1], abs=0.1)
-    line = table[(table["variant"] == "compile") & (table["case"] == "empty")].iloc[0]
-    assert line["autotune"] == "0"
-    assert line["whole"] == lane.text
+    told = {(line["variant"], line["case"]): line for line in table.to_dict("records")}
+    assert [told["compile", "empty"][name] for name in ("autotune", "whole")] == ["0", lane.text]
     assert [name for _, name in figure.key] == [name for name in probe_figures.STAGES if name != "autotune"]
-
-
-def test_waterfall_takes_a_whole_first_call_for_the_rest_of_it(rows: Rows) -> None:
-    figure, table = DRAW["waterfall"](rows)
+    # A whole first call is taken for the rest of it.
     assert _lane(figure, "eager").segments[-1].said.startswith("rest of call 1")
-    eager = table[table["variant"] == "eager"].iloc[0]
-    assert eager["Dynamo"] == formats.MISSING
-    assert eager["rest of call 1"].endswith("ms")
+    assert table[table["variant"] == "eager"].iloc[0]["Dynamo"] == formats.MISSING
 
 
 def test_waterfall_leaves_out_what_it_is_told_to() -> None:
@@ -260,12 +219,6 @@ def test_waterfall_leaves_out_what_it_is_told_to() -> None:
     assert "without interpreter and import torch" in figure.under
     with pytest.raises(language.FigureError, match="no stage 'import numpy'"):
         probe_figures.waterfall(starts(), "Less", leave_out=["import numpy"])
-
-
-def test_stages_are_told_apart_without_colour_alone() -> None:
-    assert len(set(probe_figures.STAGES.values())) == len(probe_figures.STAGES)
-    for (colour, pattern), (next_colour, next_pattern) in pairwise(probe_figures.STAGES.values()):
-        assert colour != next_colour or pattern != next_pattern
 
 
 def test_calls_name_what_reduce_overhead_does(rows: Rows) -> None:
@@ -322,8 +275,7 @@ def test_one_process_has_no_interval_and_says_so() -> None:
     figure, table = probe_figures.first_image([detail("cuda", "start", "first image", [4.0])], "One process")
     (mark,) = shown(figure)
     assert mark.places["ends"] == []
-    assert "no interval" in mark.text
-    assert "no interval" in table.loc[0, "first image"]
+    assert all("no interval" in text for text in (mark.text, table.loc[0, "first image"]))
     assert "1 fresh process" in figure.under
     assert not any("intervals" in part for part in figure.under), "they are spoken of only where there is one"
 
@@ -333,15 +285,6 @@ def test_what_differs_is_on_the_row_and_what_is_shared_above() -> None:
     figure, _ = probe_figures.first_image(lines, "Two machines")
     assert [mark.row for mark in shown(figure)] == ["one CUDA kernel, a", "one CUDA kernel, b"]
     assert "float32/ieee" in figure.under
-
-
-def test_a_new_variant_is_drawn_with_the_look_of_its_own_name() -> None:
-    lines = [
-        detail("split_k", "start", "first image", [4, 5], **more) for more in ({}, {"origin": "peer", "case": "b"})
-    ]
-    for line, origin in zip(lines, ("own", "peer"), strict=True):
-        (one,) = cells(probe_figures.first_image([line], "New")[0])
-        assert one.look.symbol == language.style("split_k", origin).symbol
 
 
 # ---------------------------------------------------------------- one call
@@ -445,18 +388,9 @@ def test_shares_are_parts_of_a_whole() -> None:
         share_figure.shares({"a": []}, "Shares", [])
 
 
-@pytest.mark.parametrize(
-    ("draw", "topic"),
-    [
-        (probe_figures.waterfall, "start"),
-        (probe_figures.calls, "start"),
-        (probe_figures.first_image, "start"),
-        (probe_figures.kernels, "kernels"),
-        (probe_figures.timeline, "timeline"),
-    ],
-)
-def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, topic: str) -> None:
-    name = draw.__name__
+@pytest.mark.parametrize("name", ["waterfall", "calls", "first_image", "kernels", "timeline"])
+def test_nothing_to_draw_is_an_error_that_says_what_is_missing(name: str) -> None:
+    draw, topic = getattr(probe_figures, name), name if name in ("kernels", "timeline") else "start"
     with pytest.raises(language.FigureError, match=f"{name}: no details of topic '{topic}' to draw; .* none at all"):
         draw([], "Nothing")
     with pytest.raises(language.FigureError, match="topics given: accuracy"):
