@@ -271,7 +271,8 @@ def test_what_is_captured_before_there_is_a_plan_is_computed_by_python(
 @each_step
 def test_torch_compile_takes_it_whole(name: str, step: bool) -> None:
     call = CALLS[name]
-    form, given = call.form, leaves(call.ready()) if step else call.ready()
+    form: Form = call.form
+    given = leaves(call.ready()) if step else call.ready()
     torch.compiler.reset()
     compiled = torch.compile(lambda *tensors: form(*tensors) * 2, fullgraph=True, backend="aot_eager")
     torch.manual_seed(1)  # both draw one upstream gradient
