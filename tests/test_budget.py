@@ -68,15 +68,7 @@ def test_few_modules_stand_at_the_top() -> None:
 
 def test_code_is_counted_without_words(tmp_path: Path) -> None:
     path = tmp_path / "some.py"
-    lines = [
-        '"""Words."""',
-        "",
-        "# a comment",
-        'x = """two',
-        'lines"""',
-        "def f():",
-        '    """Words."""',
-        "    return x  # more",
-    ]
-    path.write_text("\n".join(lines))
+    path.write_text(
+        '"""Words."""\n\n# a comment\nx = """two\nlines"""\ndef f():\n    """Words."""\n    return x  # more\n'
+    )
     assert code_lines(path) == 4

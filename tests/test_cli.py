@@ -435,7 +435,7 @@ def test_a_malformed_claim_is_named_with_its_line(folder, tmp_path, monkeypatch)
         (["compare", "one", "nope"], "'nope'"),
         (["compare", "one"], "argument"),
         (["compare", "one", str(Path(__file__).parent)], "tests holds no records"),
-        (["compare", str(records.COMMITTED), "one"], "h200; name one of its folders"),
+        (["compare", "committed", "one"], "two; name one of its folders"),
         (["results", "--records", "/no/such/folder"], "'/no/such/folder'"),
         (["doctor", "--device", "tpu"], "'tpu'"),
         (["claims", "S0001-01"], "'S0001-01'; did you mean 'S001-01'"),
