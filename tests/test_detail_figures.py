@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,6 @@ def traced() -> list[dict[str, Any]]:
 
 
 ORIGINS = {"eager_direct": "rebuilt", "c_openmp": "rebuilt", "compile_anchored": "own", "triton": "own", "cuda": "own"}
-SIDES = (256, 512, 1024, 2048, 4096)
 KINDS = {"float64/ieee": (8.0, 2e-14), "float32/ieee": (1.0, 4e-7)}
 SPEED = {"eager": 60.0, "eager_direct": 55.0, "compile": 6.0, "compile_reduce_overhead": 5.8, "compile_anchored": 4.0}
 SPEED |= {"c_openmp": 800.0, "triton": 2.2, "cuda": 1.9}
@@ -104,18 +103,26 @@ SPEED |= {"c_openmp": 800.0, "triton": 2.2, "cuda": 1.9}
 
 def _write(root: Path) -> list[records.Record]:
     draw = random.Random(7)
-    found = []
-    for side, (variant, factor), (kind, (slower, error)) in product(SIDES, SPEED.items(), KINDS.items()):
-        dtype, mode = kind.split("/")
-        if dtype == "float64" and side != 1024:
-            continue
-        error *= 1e4 if variant == "eager_direct" else 1 + draw.random()
-        us = 3.0 + factor * slower * (side / 1024) ** 2
-        own = {"dtype": dtype, "math": mode, "clock": "hot" if variant == "c_openmp" else "graph", "samples_us": []}
-        own |= {"medians_us": around(us, 0.01, 8, draw), "error": error, "max_error": 150 * error, "peak": 150.0}
-        own["origin"] = ORIGINS.get(variant, "peer")
-        found += synthetic.cells({variant: us}, "diffraction", (side, side), **own)
-    records.write(root, run("h200", "diffraction", 8), found)
+    cells = []
+    for side in (256, 512, 1024, 2048, 4096):
+        for variant, factor in SPEED.items():
+            for kind, (slower, error) in KINDS.items():
+                dtype, mode = kind.split("/")
+                if dtype == "float64" and side != 1024:
+                    continue
+                worse = error * (1e4 if variant == "eager_direct" else 1 + draw.random())
+                filled = cell(
+                    "copy",
+                    (side * side,),
+                    variant,
+                    around(3.0 + factor * slower * (side / 1024) ** 2, 0.01, 8, draw),
+                    dtype=dtype,
+                    math=mode,
+                    clock="hot" if variant == "c_openmp" else "graph",
+                )
+                said = {"operation": "diffraction", "shape": [side, side], "error": worse, "max_error": 150 * worse}
+                cells.append(filled | said | {"origin": ORIGINS.get(variant, "peer"), "peak": 150.0})
+    records.write(root, run("h200", "diffraction", 8), cells)
     copied = cell("copy", (2**28,), "eager", around(2**31 / 4e12 * 1e6, 0.01, 8, draw), clock="graph")
     records.write(root, run("h200", "ceilings", 8), [copied])
     return records.load(root)
