@@ -240,10 +240,11 @@ def test_a_later_call_only_looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_strides_and_a_missing_bias_are_kinds_of_their_own() -> None:
     x, weight, bias = operands(6)
-    for given in ((x, weight, bias), (x, weight, None), (x.T.contiguous().T, weight, bias), (x[::2], weight, bias)):
+    across, apart = x.T.contiguous().T, torch.stack([x, x], -1)[..., 0]
+    for given in ((x, weight, bias), (x, weight, None), *((one, weight, bias) for one in (across, apart, x[::2]))):
         y = lab.linear_relu(*given)
         torch.testing.assert_close(y.double(), reference(*given), rtol=1e-4, atol=1e-4)
-    assert len(chosen(LINEAR_RELU)) == 4
+    assert len(chosen(LINEAR_RELU)) == 5
     for batch in ((), (2, 3), (0,), (2, 0)):
         x, weight, bias = operands(*batch)
         assert lab.linear_relu(x, weight, bias).shape == (*batch, len(weight))
