@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as functional
 
 from hypatia_lab.egraph import GOALS, Grade, Rule, admit, examine
 from hypatia_lab.egraph.terms import OPERATORS, IllTyped, Operator, Type, parse
+from hypatia_lab.pages.graph_rules import REFUSED
 
 RULES = [rule for rules in GOALS.values() for rule in rules]
 
 
 def _pointwise(name, function, arguments=1, roundings=1, subtracts=()):
     return Operator(name, ("T",) * arguments, function, roundings=roundings, subtracts=subtracts)
-
-
-def _of_rows(name, function, summands, roundings):
-    return Operator(
-        name,
-        ("T",),
-        function,
-        fits=lambda x: len(x.shape) > 0,
-        summands=lambda x: summands * x.shape[-1],
-        roundings=roundings,
-    )
 
 
 EXTRA = {
@@ -40,31 +29,16 @@ EXTRA = {
         _pointwise("Sub", torch.sub, 2, subtracts=(1,)),
         _pointwise("Ones", torch.ones_like, roundings=0),
         _pointwise("Zeros", torch.zeros_like, roundings=0),
-        _pointwise("Exp", torch.exp),
         _pointwise("Half", lambda x: x.half().double(), roundings=0),
-        _of_rows("Softmax", lambda x: torch.softmax(x, -1), 1, 3),
-        _of_rows("LayerNorm", lambda x: functional.layer_norm(x, x.shape[-1:]), 2, 5),
     )
 }
 
-UNSOUND = {
+UNSOUND = REFUSED | {
     "sqrt_square": ("(Sqrt (Square x))", "x"),
-    "sqrt_product": ("(Sqrt (Mul x y))", "(Mul (Sqrt x) (Sqrt y))"),
-    "softmax_shift": ("(Softmax (Add x c))", "(Softmax x)"),
-    "layer_norm_twice": ("(LayerNorm (LayerNorm x))", "(LayerNorm x)"),
     "self_quotient": ("(Div x x)", "(Ones x)"),
-    "relu_to_gelu": ("(Relu x)", "(Gelu x none)"),
     "gelu_by_sigmoid": ("(Gelu x kind)", "(Mul x (Sigmoid (Scaled x)))"),
     "drop_half_cast": ("(Half x)", "x"),
-    "matmul_to_linear": ("(Mm x w)", "(Linear x w (Absent))"),
-    "dropout_in_training": ("(Dropout x p training)", "x"),
-    "linear_relu_without_relu": ("(Relu (Linear x w b))", "(Linear x w b)"),
-    "mlp2_of_unequal_widths": ("(Linear (LinearRelu x w0 b0) w1 b1)", "(Mlp2 x w0 b0 w1 b1)"),
-    "any_bias_to_addmm": ("(Add (Mm a b) c)", "(Addmm c a b)"),
-    "view_to_nothing": ("(View x d)", "x"),
     "view_past_any_sum": ("(Add (View x d) c)", "(View (Add x c) d)"),
-    "other_transpose": ("(Transpose (Transpose x i j) k l)", "x"),
-    "sum_commutes_with_relu": ("(Relu (Add x y))", "(Add (Relu x) (Relu y))"),
 }
 FINITE_ONLY = {
     "times_zero": ("(Mul x (Zeros x))", "(Zeros x)"),
@@ -104,7 +78,7 @@ def test_signed_zeros_stand_against_the_strongest_grade_only():
 
 def test_products_in_another_order_need_sums_that_are_not_empty():
     rule = next(rule for rule in GOALS["matmul"] if rule.name == "associate_right")
-    verdict = examine(Rule(rule.name, rule.left, rule.right, rule.grade), trials=3000, seed=7)
+    verdict = examine(Rule(rule.name, rule.left, rule.right, rule.grade), trials=600, seed=2)
     assert verdict.grade is Grade.FINITE
 
 

@@ -14,15 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from hypatia_lab.clock import ClockError
-from hypatia_lab.egraph import (
-    DEFAULT,
-    Costs,
-    Optimized,
-    Time,
-    calls,
-    measure,
-    optimize,
-)
+from hypatia_lab.egraph import DEFAULT, Costs, Optimized, Time, calls, measure, optimize
 from hypatia_lab.egraph.cost import weights
 from hypatia_lab.egraph.extract import extract
 from hypatia_lab.egraph.rules import rules_of
@@ -66,7 +58,8 @@ def test_costs_are_measured_once_stored_and_decide(tmp_path, monkeypatch):
     assert measure.stored("cpu").measured == {}
 
 
-CALM = (0.999, 1.0, 1.001, 1.0)
+CALM, BUSY = (0.999, 1.0, 1.001, 1.0), (1.0, 1.3, 1.31, 0.99, 1.6, 1.0)
+"""What a host adds: always as much, and much for a while."""
 
 
 def raced(monkeypatch, original_us: float, rewritten_us: float, host: Sequence[float] = CALM) -> None:
@@ -86,9 +79,11 @@ def raced(monkeypatch, original_us: float, rewritten_us: float, host: Sequence[f
     monkeypatch.setattr(measure, "measure", lambda costs, egraph: replace(costs, measured=Fast(fast)))
 
 
-@pytest.mark.parametrize(("us", "kept"), [(90.0, True), (99.5, False), (100.0, False), (120.0, False)])
-def test_a_rewritten_graph_that_is_no_faster_as_a_whole_is_not_taken(monkeypatch, us, kept):
-    raced(monkeypatch, 100.0, us)
+@pytest.mark.parametrize(
+    ("us", "kept", "host"), [(90.0, True, CALM), (99.5, False, CALM), (90.0, True, BUSY), (99.5, False, BUSY)]
+)
+def test_a_rewritten_graph_that_is_no_faster_as_a_whole_is_not_taken(monkeypatch, us, kept, host):
+    raced(monkeypatch, 100.0, us, host)
     module, x = mlp(2), torch.randn(8, 16)
     result = optimized(module, x, measure=True)
     assert targets(result) == (["linear_relu", "linear"] if kept else ["linear", "relu", "linear"])
@@ -97,13 +92,6 @@ def test_a_rewritten_graph_that_is_no_faster_as_a_whole_is_not_taken(monkeypatch
     assert (result.report.cost_after < result.report.cost_before) == kept
     torch.testing.assert_close(result(x), module(x))
     assert result.get_parameter("0.weight") is module.get_parameter("0.weight")
-
-
-@pytest.mark.parametrize(("us", "kept"), [(90.0, True), (99.5, False)])
-def test_a_host_that_is_slow_for_a_while_does_not_decide_a_race(monkeypatch, us, kept):
-    raced(monkeypatch, 100.0, us, host=(1.0, 1.3, 1.31, 0.99, 1.6, 1.0))
-    result = optimized(mlp(2), torch.randn(8, 16), measure=True)
-    assert ("rewritten" in result.report.raced) == kept
 
 
 def test_a_race_is_run_once_on_a_machine(monkeypatch):

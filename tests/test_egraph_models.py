@@ -11,6 +11,7 @@ import pytest
 import test_probes
 import torch
 import torch.nn.functional as functional
+from egraph_modules import mlp
 from torch import nn
 
 from hypatia_lab import check
@@ -59,6 +60,18 @@ class ResNet(nn.Module):
         return self.head(functional.adaptive_avg_pool2d(self.layers(x), 1).flatten(1))
 
 
+class Scaled(nn.Module):
+    """A scaled sum is no plain one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        w = self.weight
+        return torch.add(x, x @ w, alpha=2), torch.addmm(x, x, w, beta=3), torch.addmm(x, x, w, alpha=0.5)
+
+
 class Transposed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -76,11 +89,11 @@ def images() -> torch.Tensor:
 
 MODELS = {
     "resnet": (ResNet, images),
-    "transformer": (
-        lambda: nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True),
-        lambda: torch.randn(2, 5, 16),
-    ),
-    "gru": (lambda: nn.GRU(8, 6, batch_first=True), lambda: torch.randn(3, 5, 8)),
+    "transformer": (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), lambda: torch.randn(2, 5, 16)),
+    "gru": (lambda: nn.GRU(8, 6, num_layers=2, batch_first=True), lambda: torch.randn(3, 5, 8)),
+    "scaled": (Scaled, lambda: torch.randn(4, 4)),
+    "bfloat16": (lambda: mlp(3).bfloat16(), lambda: torch.randn(8, 16).bfloat16()),
+    "float16": (lambda: mlp(3).half(), lambda: torch.randn(8, 16).half()),
     "transposed weights": (Transposed, lambda: torch.randn(5, 4)),
     "instance norm": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.InstanceNorm2d(4, affine=True), nn.GELU()),
@@ -109,6 +122,8 @@ def test_a_model_goes_through_unharmed(name, training):
     result = optimize(module, (x,), mode="strict", rules=(*OPTIONS, "matmul"))
     assert isinstance(result, Optimized), result.report.reason
     assert result.report.errors
+    if next(module.parameters()).dtype.itemsize == 2:
+        assert result.report.errors["outputs, float64"] < 1e-12
     for key, value in module.state_dict().items():
         assert torch.equal(value, state[key]), key
     torch.testing.assert_close(run(result, module, x), run(module, module, x))
@@ -120,6 +135,7 @@ OPTIONS = ("linear_relu", "mlp", "relu", "transpose", "dropout", "addmm", "view"
 def run(function, module, x):
     """Outputs and gradients; the module's statistics are put back."""
     kept = {key: value.clone() for key, value in module.state_dict().items()}
+    torch.manual_seed(1)
     outputs = function(x)
     leaves = [out for out in (outputs if isinstance(outputs, tuple) else (outputs,)) if out.requires_grad]
     parameters = list(module.parameters())
@@ -135,12 +151,6 @@ def test_in_double_precision_the_only_roundings_are_doubles():
     result = optimize(module, (x,), mode="strict")
     assert isinstance(result, Optimized)
     assert result.report.errors["outputs"] < 1e-13
-
-
-def test_folding_is_chosen_where_images_are_large():
-    result = optimize(ResNet().eval(), (torch.randn(8, 3, 128, 128),), mode="strict", costs=Costs("cpu"))
-    assert isinstance(result, Optimized)
-    assert any(step.rules == ("conv_batch_norm",) for step in result.report.rewrites)
 
 
 def test_a_convolution_block_waits_for_its_kernel(monkeypatch):

@@ -49,12 +49,11 @@ def test_a_drawing_is_one_well_formed_svg_with_its_words() -> None:
     assert not re.search(r'"#(?!009E73)', text)
 
 
-def test_every_own_rule_holds_and_every_wrong_one_is_refused() -> None:
-    lines = graph_rules.own(trials=12)  # the gate's own tests take more
+def test_the_table_of_rules_says_what_the_gate_grants_and_tells_like_rules_apart() -> None:
+    lines = graph_rules.own(trials=12)  # the gate's own tests take more, and refuse the wrong ones
     assert graph_rules.held(lines) == len(lines)
     assert graph_rules.held([line | {"gate grants": "refused"} for line in lines]) == 0
     assert graph_rules.held([line | {"claims": "EXACT", "gate grants": "REAL"} for line in lines]) == 0
-    assert [line["gate grants"] for line in graph_rules.wrong()] == ["refused"] * len(graph_rules.REFUSED)
     stated = [(line["rule"], line["where"]) for line in lines]
     stated += [(line["rule"], "anywhere") for line in graph_rules.wrong(trials=1)]
     assert len(set(stated)) == len(stated), "a condition tells a rule that holds from the same that is refused"
