@@ -112,64 +112,30 @@ def test_expressions_are_read():
             parse(text)
 
 
-def typed(*shapes, dtype="float32"):
+def typed(*shapes):
     """Types of shapes; what is no shape as it is."""
-    return [Type(shape, dtype) if isinstance(shape, tuple) else shape for shape in shapes]
-
-
-VECTORS = [(4,)] * 4
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "shape"),
-    [
-        ("LinearRelu", typed((2, 3, 4), (5, 4), (5,)), (2, 3, 5)),
-        ("LinearApart", typed((3, 4), (5, 4), (5,)), (3, 5)),
-        ("LinearReluSplit", typed((4,), (5, 4), None), (5,)),
-        ("Mlp2", typed((2, 4), (4, 4), (4,), (4, 4), (4,), dtype="bfloat16"), (2, 4)),
-        ("Add", typed((3, 1), (4,), dtype="float16"), (3, 4)),
-        ("View", [*typed((3, 100_003)), (100_003, 3)], (100_003, 3)),
-        ("Conv2d", [*typed((2, 4, 7, 6), (6, 2, 3, 2), None), (1, 3, 2, 0, 2, 1, 2)], (2, 6, 7, 2)),
-        ("BatchNorm", [*typed((2, 4, 3), *VECTORS, dtype="float64"), 1e-5], (2, 4, 3)),
-        ("InstanceNorm", [*typed((2, 4, 7, 6), None, None), 1e-5], (2, 4, 7, 6)),
-        ("ConvBlock", [*typed((2, 3, 8, 8), (4, 3, 3, 3), None, (4,), (4,)), (1,) * 7, 1e-5, "tanh"], (2, 4, 8, 8)),
-        ("FoldedWeight", [*typed((4, 3, 1, 1), None, (4,)), 1e-5], (4, 3, 1, 1)),
-    ],
-)
-def test_a_type_is_that_of_the_torch_operation(name, arguments, shape):
-    (dtype,) = {argument.dtype for argument in arguments if isinstance(argument, Type)}
-    assert OPERATORS[name].type(*arguments) == Type(shape, dtype)
-    assert (Type((2, 3), "float32").numel, Type((2, 3), "float64").bytes) == (6, 48)
+    return [Type(shape, "float32") if isinstance(shape, tuple) else shape for shape in shapes]
 
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("Relu", [None]),
         ("Linear", typed((3, 4), (5, 4), (1,))),
-        ("Linear", typed((3, 4), (5, 4), (4,))),
         ("Linear", typed((3, 4), (4,), None)),
         ("Linear", [*typed((3, 4), (5, 4)), Type((5,), "float64")]),
         ("Mlp2", typed((2, 4), (5, 4), (5,), (3, 5), (3,))),
         ("Mlp2", typed((2, 4), (4, 4), None, (4, 4), (4,))),
         ("Add", typed((3,), (4,))),
-        ("Add", [Type((3,), "float32"), Type((3,), "float64")]),
-        ("Mm", typed((2, 3, 4), (4, 5))),
-        ("Addmm", typed((3,), (3, 4), (4, 5))),
-        ("View", [*typed((3, 4)), (5, 2)]),
-        ("Transpose", [*typed((3,)), 0, 1]),
         ("Conv2d", [*typed((4, 7, 6), (6, 4, 3, 2), None), (1, 1, 0, 0, 1, 1, 1)]),
         ("Conv2d", [*typed((2, 4, 7, 6), (6, 4, 3, 2), (1,)), (1, 1, 0, 0, 1, 1, 1)]),
         ("Conv2d", [*typed((2, 4, 7, 6), (5, 2, 3, 2), None), (1, 1, 0, 0, 1, 1, 2)]),
-        ("Conv2d", [*typed((2, 4, 2, 6), (6, 4, 3, 2), None), (1, 1, 0, 0, 1, 1, 1)]),
-        ("BatchNorm", [*typed((2, 4, 3), (4,), (4,), None, None), 1e-5]),
-        ("BatchNorm", [*typed((2, 4, 3), (1, 4), *VECTORS[1:]), 1e-5]),
-        ("BatchNorm", [*typed((4,), *VECTORS), 1e-5]),
+        ("BatchNorm", [*typed((2, 4, 3), (1, 4), *[(4,)] * 3), 1e-5]),
         ("InstanceNorm", [*typed((2, 4, 1), None, None), 1e-5]),
         ("InstanceNorm", [*typed((2, 4), None, None), 1e-5]),
     ],
 )
 def test_what_does_not_fit_has_no_type(name, arguments):
+    """Where PyTorch would take it, but for the sum."""
     with pytest.raises(IllTyped):
         OPERATORS[name].type(*arguments)
 

@@ -21,7 +21,8 @@ from hypatia_lab.figures import axes, comparisons, display, drawn_rows, language
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.results import Row
-from hypatia_lab.variants import label, load, registered, variants
+from hypatia_lab.variants import label, load, registered, restored, variants
+from hypatia_lab.variants import variant as add
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -284,34 +285,36 @@ def test_origins_show_without_colour() -> None:
         assert comparisons.style("never_seen_before", origin).symbol in symbols
 
 
-LOOKS = """
-import random
-from hypatia_lab import variants
-from hypatia_lab.figures import drawn_rows, language
-variants.load()
-before = {name: language.style(name, "own") for name in ("triton", "cuda", "step_mma")}
-language._registered.cache_clear()
-def factory(workload, inputs):
-    "Nothing."
-factory.__module__ = "hypatia_lab.operations.invented"
-draw = random.Random(5)
-names = ["".join(draw.choices("abcdefgh_", k=12)) for _ in range(200)]
-for name in names:
-    variants.variant("invented", name, origin="own")(factory)
-assert before == {name: language.style(name, "own") for name in before}
-print([(look.colour, look.symbol, look.place) for look in (language.style(name, "own") for name in names)])
-"""
+def invented() -> list[tuple[str, str, int]]:
+    """How 200 variants look that nobody has registered before, where all others look as they did."""
+    load()
+    before = {name: language.style(name, "own") for name in ("triton", "cuda", "step_mma")}
+    draw = random.Random(5)
+    names = ["".join(draw.choices("abcdefgh_", k=12)) for _ in range(200)]
+
+    def factory(workload: Any, inputs: Any) -> Any:
+        """Nothing."""
+
+    factory.__module__ = "hypatia_lab.operations.invented"
+    language._registered.cache_clear()
+    with restored():
+        for name in names:
+            add("invented", name, origin="own")(factory)
+        assert before == {name: language.style(name, "own") for name in before}
+        looks = [language.style(name, "own") for name in names]
+    language._registered.cache_clear()
+    return [(look.colour, look.symbol, look.place) for look in looks]
 
 
 def test_two_hundred_new_variants_differ_as_far_as_there_are_looks_and_change_none() -> None:
-    runs = [subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=True) for _ in "ab"]
-    first, second = (ast.literal_eval(run.stdout) for run in runs)
-    assert first == second
-    load()
+    program = "import test_figures; print(test_figures.invented())"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    found = invented()
+    assert found == ast.literal_eval(told)
     there = {name for found in map(variants, registered()) for name, one in found.items() if one.origin == "own"}
     free = len(language.SHAPES["own"]) * len(language.COLOURS) - len(there)
-    assert len({(colour, symbol) for colour, symbol, _ in first[:free]}) == free > 20
-    assert len({place for _, _, place in first}) == len(first)
+    assert len({(colour, symbol) for colour, symbol, _ in found[:free]}) == free > 20
+    assert len({place for _, _, place in found}) == len(found)
 
 
 def test_registered_variants_look_apart_and_a_control_is_hollow() -> None:
@@ -383,13 +386,13 @@ def test_a_log_axis_labels_at_least_two_values_and_places_by_ratio(low: float, h
     assert (axis.place(axis.low), axis.place(axis.high)) == (0, 100)
 
 
-def test_variants_of_the_committed_records_look_different() -> None:
+def test_variants_of_the_committed_records_look_different(committed_records: list[records.Record]) -> None:
     looks: dict[tuple[str, str], set[str]] = {}
-    for row in results.rows(records.load(records.COMMITTED)):
-        gone = row.origin != "author" and row.variant not in variants(row.operation)
-        if not row.variant.endswith(language.AGAIN) and not gone:
-            look = language.style(row.variant, row.origin)
-            looks.setdefault((look.colour, look.symbol), set()).add(row.variant)
+    for one in (one for record in committed_records for one in record.cells):
+        gone = one["origin"] != "author" and one["variant"] not in variants(one["operation"])
+        if not one["variant"].endswith(language.AGAIN) and not gone:
+            look = language.style(one["variant"], one["origin"])
+            looks.setdefault((look.colour, look.symbol), set()).add(one["variant"])
     assert len(looks) > 40
     assert [names for names in looks.values() if len(names) > 1] == []
 

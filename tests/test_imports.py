@@ -74,25 +74,6 @@ def test_imports_go_upwards_in_the_table_only():
         above.add(module)
 
 
-def test_every_kind_of_import_is_seen():
-    source = """
-import hypatia_lab.operations
-from hypatia_lab.bench import composer, sessions
-from hypatia_lab import clock as timer
-from hypatia_lab.claims.ledger import Claim
-if TYPE_CHECKING:
-    from hypatia_lab.figures.comparisons import Figure
-else:
-    from hypatia_lab.tables import Table
-def late():
-    if True:
-        from hypatia_lab.records import Record
-import json, os.path
-from hypatia_lab.own.sub import own
-"""
-    assert imported(source, "own") == {"operations", "bench", "bench.sessions", "clock", "claims", "tables", "records"}
-
-
 def test_the_public_names_are_there_and_are_found_late():
     for name in hypatia_lab.__all__:
         assert getattr(hypatia_lab, name) is not None

@@ -60,11 +60,6 @@ def test_what_older_records_leave_unsaid_is_what_their_variants_say() -> None:
         assert (said["splits"], said["operator"]) == (one.splits, one.operator), (operation, name)
 
 
-def test_every_row_tells_whether_it_has_the_launch_path() -> None:
-    lab = evidence({"aten_fusion": [*cells({"eager": 9.0, "aten": 12.0}, "wall"), *cells({"aten": 9.0}, "graph")]})
-    assert [row.clock for row in lab.rows if row.launch_path] == ["wall"]
-
-
 def test_tables_and_figures_mark_the_launch_path() -> None:
     times = [*cells(TIMES, "wall"), *cells(TIMES | {"cublas_relu": 100.0}, "graph")]
     rows = evidence({"method": times}).select(experiment="method")
