@@ -40,10 +40,6 @@ def known(monkeypatch: pytest.MonkeyPatch) -> list[Claim]:
     return found
 
 
-def pairs() -> list[tuple[str, str]]:
-    return [(a.id, b.id) for a, b in errata.pairs()]
-
-
 def test_sums_are_worked_out_and_in_each_document_the_farthest_off_comes_first(known: list[Claim]) -> None:
     known += LEDGER
     lines = errata.corrections()
@@ -67,21 +63,22 @@ def test_claims_sums_and_pairs_are_counted_by_document_and_in_all(known: list[Cl
     ]
 
 
-def test_a_pair_of_claims_is_listed_once_whoever_names_it(known: list[Claim]) -> None:
-    known += [claim(1, 4.0, conflicts=("S001-02",)), claim(2, 5.0, conflicts=("S001-01",)), claim(3, 9.0)]
-    assert pairs() == [("S001-01", "S001-02")]
+ONE, OTHER = claim(1, 4.0), claim(2, 5.0, conflicts=("S001-01",))
 
 
-def test_figures_by_several_clocks_count_once_and_failed_sums_are_no_pairs(known: list[Claim]) -> None:
-    one, other = claim(1, 4.0), claim(2, 5.0, conflicts=("S001-01",))
-    known += [one, other, replace(other, id="S001-02e")]
-    assert pairs() == [("S001-01", "S001-02")]
-    known.append(replace(other, id="S001-02f", claimed=(6.0, 6.0)))
-    assert len(pairs()) == 2
-    known[:] = claim(3, 4.0), claim(4, 9.0, "2 + 2", ("S001-03",), lead="S001-03")
-    assert pairs() == []
-    known[1] = replace(known[1], expression="")
-    assert len(pairs()) == 1
+@pytest.mark.parametrize(
+    ("given", "pairs"),
+    [
+        ((replace(ONE, conflicts=("S001-02",)), OTHER, claim(3, 9.0)), ["S001-02"]),  # whoever names it
+        ((ONE, OTHER, replace(OTHER, id="S001-02e")), ["S001-02"]),  # by several clocks
+        ((ONE, OTHER, replace(OTHER, id="S001-02f", claimed=(6.0, 6.0))), ["S001-02", "S001-02f"]),
+        ((ONE, replace(OTHER, expression="2 + 2", lead="S001-01")), []),  # a sum that fails
+        ((ONE, replace(OTHER, lead="S001-01")), ["S001-02"]),
+    ],
+)
+def test_a_pair_of_claims_is_listed_once(known: list[Claim], given: tuple[Claim, ...], pairs: list[str]) -> None:
+    known += given
+    assert [(a.id, b.id) for a, b in errata.pairs()] == [("S001-01", other) for other in pairs]
 
 
 def test_a_contradiction_says_both_figures_and_what_the_arithmetic_gives(known: list[Claim]) -> None:

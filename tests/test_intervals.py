@@ -97,14 +97,6 @@ def test_the_p_value_is_that_of_the_textbook():
     assert intervals.same_p(intervals.geometric([1.0, 1.0])) == 1
 
 
-def test_one_process_gives_a_value_and_no_bounds():
-    found = intervals.geometric([2.0])
-    assert (found.value, found.n) == (2.0, 1)
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
-    assert found.doubt
-
-
 @pytest.mark.parametrize(
     ("estimate", "given"),
     [
@@ -369,8 +361,9 @@ def test_fewer_products_than_the_definition_has_are_no_reason_for_doubt(us, stat
 
 def test_a_process_that_failed_is_left_out_of_median_and_ratio():
     row = row_of("naive", cell((2, 3, 4), [10.0, 20.0, None]), cell((2, 3, 4), [5.0, None, 7.0], "naive"))
-    assert (row.median_us, row.ratio) == (pytest.approx(math.sqrt(35)), 2.0)
+    assert (row.median_us, row.ratio, row.n) == (pytest.approx(math.sqrt(35)), 2.0, 1)
     assert math.isnan(row.ratio_low)  # one pair is left
+    assert math.isnan(row.ratio_high)
 
 
 def test_the_best_size_and_process_is_the_ceiling():
@@ -433,12 +426,10 @@ MANY, BYTES = {"flops": 10**9, "traffic": 1000}, {"flops": 10**6, "traffic": 10*
     ],
 )
 def test_the_limit_is_the_larger_of_arithmetic_and_bytes(best, changes, limit):
-    assert results.limit_us(cell((2, 3, 4), [1.0], **changes), BEST | best) == pytest.approx(limit, nan_ok=True)
-
-
-@pytest.mark.parametrize("best", [{}, {("matmul", "float32/ieee", "hot"): 1e12}])
-def test_there_is_no_limit_where_no_ceiling_was_measured(best):
-    assert math.isnan(results.limit_us(cell((2, 3, 4), [1.0]), best))
+    one = cell((2, 3, 4), [1.0], **changes)
+    assert results.limit_us(one, BEST | best) == pytest.approx(limit, nan_ok=True)
+    for some in ({}, {("matmul", "float32/ieee", "hot"): 1e12}):  # there is none where not all was measured
+        assert math.isnan(results.limit_us(one, some)) or not one["traffic"]
 
 
 @pytest.mark.parametrize(
@@ -454,18 +445,12 @@ def test_bytes_are_held_to_the_smallest_copy_that_moves_as_many(moved, limit):
     assert least == pytest.approx(moved / 4000)
 
 
-def test_what_is_not_timed_has_no_limit():
-    shape = (100, 100, 100)
-    top = record(product(100, [1.0]), copied(100, [1.0]), experiment="ceilings")
-    rows = results.rows([top, record(cell(shape, [1.0]), cell(shape, [], clock="none"))])
-    assert rows[-2].limit_us == pytest.approx(1.25)  # 1000 bytes at the copy's 800 bytes/µs
-    assert math.isnan(rows[-1].limit_us)
-
-
-def test_ceilings_of_one_machine_do_not_bound_another():
+def test_ceilings_bound_neither_another_machine_nor_what_is_not_timed():
     here = record(product(100, [1.0]), copied(100, [1.0]), experiment="ceilings", machine="here")
-    rows = results.rows([here, record(cell((2, 3, 4), [1.0]), machine="there")])
-    assert [math.isnan(row.limit_us) for row in rows] == [False, False, True]
+    own = [record(cell((2, 3, 4), [1.0], clock=clock), machine="here") for clock in ("hot", "none")]
+    rows = results.rows([here, *own, record(cell((2, 3, 4), [1.0]), machine="there")])
+    assert [math.isnan(row.limit_us) for row in rows] == [False, False, False, True, True]
+    assert rows[2].limit_us == pytest.approx(1.25)  # 1000 bytes at the copy's 800 bytes/µs
 
 
 def test_the_table_has_the_columns_of_the_contract():
@@ -497,8 +482,10 @@ def test_agreement_counts_one_pair_a_workload_at_the_primary_clock(device, prima
         *pair((2, 3, 6), SAME, primary, dtype="bfloat16"),
         cell((2, 3, 4), OFF, "naive", clock=primary),
     ]
-    (found,) = results.agreement([record(*cells, device=device)])
-    assert (found["pairs"], found["differences"], found["rate"]) == (3, 0, 0.0)
+    other = record(*pair((2, 3, 4), OFF, primary), machine="other", device=device)
+    found, apart = results.agreement([record(*cells, device=device), other])
+    assert (found["machine"], found["pairs"], found["differences"], found["rate"]) == ("box", 3, 0, 0.0)
+    assert (apart["machine"], apart["pairs"], apart["differences"]) == ("other", 1, 1)
 
 
 WIDE = (8.0, 12.5, 10.0, 10.0)
@@ -518,21 +505,6 @@ def test_agreement_counts_each_false_difference_among_pairs_with_an_interval(pai
         assert (row["pairs"], row["differences"]) == (len(counted), differences)
         assert row["rate"] == pytest.approx(differences / len(counted))
         assert row["p"] == pytest.approx(intervals.false_rate_p(differences, len(counted)))
-
-
-def test_agreement_says_what_difference_could_be_detected():
-    cells = [*pair((2, 3, 4), SAME, "hot"), *pair((2, 3, 5), SAME, "hot"), *pair((2, 3, 6), WIDE, "hot")]
-    (found,) = results.agreement([record(*cells)])
-    half = {us: intervals.ratio([10.0] * 4, us) for us in (SAME, WIDE)}
-    assert found["detectable"] == pytest.approx(half[SAME].high / half[SAME].value - 1)
-    assert found["detectable"] < found["detectable_90"] < half[WIDE].high / half[WIDE].value - 1
-
-
-def test_agreement_keeps_machines_apart():
-    one = record(*pair((2, 3, 4), SAME, "graph"), machine="gpu", device="cuda")
-    two = record(*pair((2, 3, 4), OFF, "hot"), machine="cpu", device="cpu")
-    found = {row["machine"]: row["differences"] for row in results.agreement([one, two])}
-    assert found == {"gpu": 0, "cpu": 1}
 
 
 def test_agreement_says_how_far_pairs_of_the_same_processes_go_together():
@@ -556,6 +528,12 @@ def test_agreement_says_how_far_pairs_of_the_same_processes_go_together():
     (lone,) = results.agreement([record(*pair((2, 3, 4), SAME, "hot"))])
     assert math.isnan(lone["together"])
     assert lone["rate_low"] == 0 < lone["rate_high"] <= 1
+    # What difference could be detected.
+    half = {us: intervals.ratio([10.0] * 4, us) for us in (SAME, WIDE)}
+    of = (one for n, again in enumerate((SAME, SAME, WIDE)) for one in pair((2, 3, 4 + n), again, "hot"))
+    (few,) = results.agreement([record(*of)])
+    assert few["detectable"] == pytest.approx(half[SAME].high / half[SAME].value - 1)
+    assert few["detectable"] < few["detectable_90"] < half[WIDE].high / half[WIDE].value - 1
 
 
 # ---------------------------------------------------------------- what a control that failed takes away
