@@ -212,34 +212,25 @@ def test_what_tma_cannot_fetch_goes_to_the_mma_kernel(emulation: None) -> None:
 # ---------------------------------------------------------------- machine code
 
 
-def tensor_instances(step: str, dtype: str) -> list[str]:
-    scalar = loader.SCALARS[dtype][0]
-    if step == "mma":
-        return [f"linear_relu_mma<{scalar}, {aligned}>" for aligned in ("true", "false")]
-    cuts = [f"{tile.consumers}, {tile.width}, {tile.stages}" for tile in TILES]
-    return [f"linear_relu_wgmma<{scalar}, {cut}, {1 if step == 'wgmma' else 2}>" for cut in cuts]
-
-
 CHECKED = ("conflict_free", "multicast")
 """Steps whose machine code is looked at each time: of most registers, on CUDA cores and on tensor cores."""
 
 
-def machine_code_of(step: str, dtypes: Sequence[str], folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("step", "dtypes"),
+    [
+        pytest.param(step, dtypes, marks=[pytest.mark.slow] * (step not in CHECKED or len(dtypes) > 1))
+        for number, step in enumerate(ladder.ORDER)
+        for dtypes in (["float32" if number < 7 else "bfloat16"], ["float64", "bfloat16", "float16"])
+    ],
+)
+def test_a_step_builds_to_machine_code_without_spills(step: str, dtypes: Sequence[str], tmp_path: Path) -> None:
+    scalar = loader.SCALARS[dtypes[-1]][0]
     if step in ladder.ORDER[:7]:
         found = [loader.instance_of(f"linear_relu_{step}", *loader.SCALARS[dtype]) for dtype in dtypes]
+    elif step == "mma":
+        found = [f"linear_relu_mma<{scalar}, {aligned}>" for aligned in ("true", "false")]
     else:
-        found = tensor_instances(step, dtypes[-1])
-    compiles_without_spills(folder, ladder.source_of(step), found)
-
-
-@pytest.mark.parametrize(
-    "step", [pytest.param(step, marks=[pytest.mark.slow] * (step not in CHECKED)) for step in ladder.ORDER]
-)
-def test_a_step_builds_to_machine_code_without_spills(step: str, tmp_path: Path) -> None:
-    machine_code_of(step, ["float32"] if step in ladder.ORDER[:7] else ["bfloat16"], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ladder.ORDER)
-def test_the_other_dtypes_build_to_machine_code_without_spills(step: str, tmp_path: Path) -> None:
-    machine_code_of(step, ["float64", "bfloat16", "float16"], tmp_path)
+        cuts = [f"{tile.consumers}, {tile.width}, {tile.stages}" for tile in TILES]
+        found = [f"linear_relu_wgmma<{scalar}, {cut}, {1 if step == 'wgmma' else 2}>" for cut in cuts]
+    compiles_without_spills(tmp_path, ladder.source_of(step), found)

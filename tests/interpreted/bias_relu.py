@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from refusals import refuses
+from refusals import refused
 
 from hypatia_lab.kernels.linear_relu.bias_relu import bias_relu
 
@@ -23,11 +23,11 @@ def check_bias_and_relu_in_one_kernel_agree_with_torch() -> None:
 
 def check_refusals() -> None:
     y, bias = torch.ones(4, 6), torch.zeros(4)
-    refuses(
-        bias_relu,
-        ((y[:, ::2], bias[:3]), "[4, 3], [3]"),
-        ((y, bias), "[4, 6], [4]"),
-        ((y[0], bias), "[6], [4]"),
-        ((y.double(), torch.ones(6)), "torch.float64"),
-        ((y.t(), bias), "[6, 4], [4]"),
-    )
+    for *wrong, message in (
+        (y[:, ::2], bias[:3], "[4, 3], [3]"),
+        (y, bias, "[4, 6], [4]"),
+        (y[0], bias, "[6], [4]"),
+        (y.double(), torch.ones(6), "torch.float64"),
+        (y.t(), bias, "[6, 4], [4]"),
+    ):
+        refused(lambda wrong=wrong: bias_relu(*wrong), message)
