@@ -288,6 +288,17 @@ def test_a_result_that_differs_is_refused_by_strict_told_by_warn_and_not_looked_
     assert (quiet.report.reason, quiet.report.errors, quiet.report.checksum) == ("", {}, "")
 
 
+def test_what_is_infinite_in_one_result_alone_is_a_difference(monkeypatch):
+    class Sum(nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    monkeypatch.setitem(GOALS, "wrong", (Rule("no_sum", "(Add x y)", "x", Grade.EXACT),))
+    given = torch.randn(3), torch.tensor([0.0, 0.0, float("inf")])
+    with pytest.warns(UserWarning, match="not finite at other places"):
+        assert isinstance(optimize(Sum(), given, rules=("wrong",), mode="strict"), Unchanged)
+
+
 def test_gradients_are_compared_too(monkeypatch):
     class Stopped(torch.autograd.Function):
         @staticmethod
