@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +13,16 @@ from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
 
 DEVICE = choose_device("auto")
-on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
-on_hopper = pytest.mark.skipif(
-    DEVICE == "cpu" or torch.cuda.get_device_capability() != (9, 0), reason="needs compute capability 9.0"
+
+
+def only_where(missing: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Marks a test that needs a GPU, and says why it is skipped where something is ``missing``."""
+    return lambda test: pytest.mark.cuda(pytest.mark.skipif(bool(missing), reason=missing)(test))
+
+
+on_gpu = only_where("there is no GPU" if DEVICE == "cpu" else "")
+on_hopper = only_where(
+    "needs compute capability 9.0" if DEVICE == "cpu" or torch.cuda.get_device_capability() != (9, 0) else ""
 )
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 

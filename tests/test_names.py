@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tabled import CASES, tabled
 
 from hypatia_lab import records
 from hypatia_lab.bench import composer
 from hypatia_lab.claims import ClaimError, ledger, load
-from hypatia_lab.claims.claim import AUTHOR
+from hypatia_lab.claims.claim import AUTHOR, Figure
 from hypatia_lab.cli.claim_names import ensure_named
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.experiments.plan import PlanError
@@ -42,22 +45,11 @@ def test_the_nearest_name_is_told_and_of_few_all(name, known, told):
 WORK = Workload("linear_relu", (4, 4, 4))
 
 
-def experiment(group: Group, *probes: Probe) -> Experiment:
-    return Experiment("tiny", "99_tiny", "", "linear_relu", lambda *_: [group], lambda *_: list(probes))
-
-
-@pytest.mark.parametrize(
-    ("spec", "told"),
-    [
-        (experiment(Group(WORK, ("eager", "naiv"), ("hot",), 0.1)), "tiny: unknown variant 'naiv' of linear_relu; did"),
-        (experiment(Group(WORK, ("eager@agian",), ("hot",), 0.1)), "unknown variant 'eager@agian' of linear_relu; "),
-        (experiment(Group(WORK, ("eager",), ("warm",), 0.1)), "tiny: unknown clock 'warm'; "),
-        (experiment(Group(WORK, ("eager",), (), 0.1), Probe("start", WORK, "eagr")), "variant 'eagr' of linear_relu"),
-        (experiment(Group(WORK, ("eager",), (), 0.1), Probe("strat", WORK, "eager")), "unknown topic 'strat'; did"),
-        (experiment(Group(WORK, ("eager",), (), 0.1), Probe("start", WORK, "eager", "emty")), "'emty' of start; did"),
-    ],
-)
-def test_a_plan_that_names_what_there_is_not_is_refused(spec, told):
+@tabled("names", "plans")
+def test_a_plan_that_names_what_there_is_not_is_refused(variant, clocks, probe, told):
+    group = Group(WORK, (variant,), tuple(clocks), 0.1)
+    probes = [Probe(topic, WORK, *more) for topic, *more in probe]
+    spec = Experiment("tiny", "99_tiny", "", "linear_relu", lambda *_: [group], lambda *_: probes)
     with pytest.raises(PlanError) as caught:
         composer.plan(spec, "quick", "cpu")
     assert told in str(caught.value)
@@ -82,33 +74,7 @@ def test_every_plan_of_the_lab_names_what_there_is(preset, device):
 # Claims
 
 
-TEXT = """\
-- id: MINE-1
-  section: none
-  claim: It is slower.
-  claimed: 7.67
-  unit: "×"
-  quantity: slowdown
-  variant: author_v1
-  baseline: eager
-  rewrites: {author_v1: naive}
-  program: author
-  experiment: aten_fusion
-  workloads: [linear_relu/64x64x64/float32/ieee/forward]
-  band: [6.9, 8.4]
-  why: It re-reads its inputs.
-- id: MINE-2
-  section: none
-  claim: Warm is faster.
-  claimed: 4.1
-  unit: "×"
-  quantity: quotient
-  over: {topic: start, name: call 2, case: empty, variant: compile}
-  under: {variant: naive, workload: linear_relu/8x8x8/float32/tf32/forward}
-  workloads: [linear_relu/64x64x64/float32/ieee/forward]
-  band: [3.69, 4.51]
-  why: It replays.
-"""
+TEXT = (CASES / "claims_of_mine.yaml").read_text(encoding="utf-8")
 
 
 def read(folder: Path, old: str = "", new: str = "") -> tuple[list[Any], str]:
@@ -125,34 +91,7 @@ def test_claims_that_name_what_there_is_pass(tmp_path):
     ensure_named(own, path, experiment="mine")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        (
-            "{author_v1: naive}",
-            "{author_v1: nave}",
-            "MINE-1a: unknown variant 'nave' of linear_relu; did you mean 'naive'?",
-        ),
-        (
-            "  variant: author_v1\n  baseline: eager\n  rewrites: {author_v1: naive}\n  program: author",
-            "  variant: nave",
-            "MINE-1a: unknown variant 'nave'",
-        ),
-        ("baseline: eager", "baseline: eagr", "MINE-1a: unknown variant 'eagr' of linear_relu; did you mean 'eager'?"),
-        ("aten_fusion", "aten_fusoin", "MINE-1a: unknown experiment 'aten_fusoin'; did you mean 'aten_fusion'?"),
-        ("linear_relu/64", "linear_rleu/64", "MINE-1a: unknown operation 'linear_rleu'; did you mean 'linear_relu'?"),
-        ("64x64x64/float32", "64x64x64/flaot32", "MINE-1a: unknown dtype 'flaot32'; did you mean 'float32'?"),
-        ("float32/tf32", "float32/ft32", "MINE-2a: unknown math 'ft32' of float32; did you mean 'tf32'?"),
-        ("64x64x64", "64x64", "MINE-1a: shape (64, 64) of linear_relu must be batchxinxout"),
-        ("case: empty", "case: emtpy", "MINE-2a: unknown case 'emtpy' of start; did you mean 'empty'?"),
-        (
-            "variant: compile",
-            "variant: complie",
-            "MINE-2a: unknown variant 'complie' of linear_relu; did you mean 'compile'?",
-        ),
-        ("linear_relu/8x8x8", "linear/8x8x8", "MINE-2a: unknown variant 'naive' of linear; known: eager"),
-    ],
-)
+@tabled("names", "claims")
 def test_a_claim_that_names_what_there_is_not_is_refused_with_file_and_id(tmp_path, old, new, told):
     claims, path = read(tmp_path, old, new)
     with pytest.raises(ClaimError) as caught:
@@ -173,3 +112,29 @@ def test_the_ledger_names_what_there_is_and_what_was_recorded_of_programs_from_o
         for name in (claim.variant, claim.baseline, *(figure.variant for figure in figures)):
             assert not name.startswith(AUTHOR) or name in recorded, claim.id
         assert {(figure.topic, figure.name) for figure in figures if figure.topic} <= said, claim.id
+
+
+def named(workload: Workload) -> str:
+    return "/".join([workload.operation, workload.shape_text, workload.dtype, workload.math, workload.direction])
+
+
+def planned(experiment: str) -> Iterator[tuple[str, str, str]]:
+    """Workload, variant, and clock or topic of what ``experiment`` measures and looks at on a GPU."""
+    spec = EXPERIMENTS[experiment]
+    for preset in ("seed", "full"):
+        for group in spec.plan(preset, "cuda", ()):
+            yield from itertools.product([named(group.workload)], group.variants, group.clocks)
+        for probe in spec.probes(preset, "cuda", ()):
+            yield named(probe.workload), probe.variant, probe.topic
+
+
+@pytest.mark.parametrize("experiment", sorted(EXPERIMENTS.keys() & {claim.experiment for claim in ledger()}))
+def test_whatever_decides_a_claim_is_measured_by_its_experiment(experiment):
+    there = {*planned(experiment), *planned("ceilings")}
+    for claim in ledger():
+        if claim.experiment == experiment:
+            sides = [Figure(name, clock=claim.clock) for name in (claim.variant, claim.baseline)]
+            for workload, figure in itertools.product(claim.workloads, [*claim.of, *claim.over, *claim.under] or sides):
+                variant = dict(claim.rewrites).get(figure.variant, figure.variant)
+                what = figure.topic or figure.clock or "graph"
+                assert (figure.workload or workload, variant, what) in there, claim.id

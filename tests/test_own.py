@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from synthetic import ceilings, run_line
+from tabled import tabled
 
 from hypatia_lab import check, records, variants
 from hypatia_lab.bench import composer, joining
@@ -136,43 +137,7 @@ OPERATION, VARIANT = '@operation(\n    "tiny",', '@variant("tiny", "mine", origi
 RETURN = "return torch.nn.functional.silu(gate) * x"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "named"),
-    [
-        ("def draw(shape,", "def draw(shape,,", ":11: SyntaxError"),
-        ("import torch\n", "import torch\nimport no_such_thing\n", ":7: ModuleNotFoundError"),
-        ("import torch\n", "import torch\nraise SystemExit(3)\n", ":7: SystemExit: 3"),
-        ("import torch\n", "import torch\n1 / 0\n", ":7: ZeroDivisionError"),
-        (OPERATION, '@operation(\n    "linear_relu",', "operation name 'linear_relu'"),
-        (OPERATION, '@operation(\n    "ceilings",', "operation name 'ceilings'"),
-        (OPERATION, '@operation(\n    "../up",', "operation name '../up'"),
-        (OPERATION, "@operation(\n    7,", "operation name 7"),
-        ('("rows", "columns")', '"rows"', "dims of tiny"),
-        ('"256x1024"', '"256"', "shape 256 of tiny must be rowsxcolumns"),
-        ('"256x1024"', '"wide"', "shape 'wide'"),
-        ('"256x1024", "2048x1024"', "", "one shape"),
-        ('("float32",)', '("float8",)', "dtype 'float8' of tiny"),
-        ("    inputs=draw,\n", "", "TypeError: operation() missing 1 required keyword-only argument: 'inputs'"),
-        ("inputs=draw,", "inputs=draw, roundings=0,", "roundings of tiny"),
-        ('    """y = silu(gate) * x"""\n', "", "docstring"),
-        ('{"gate": normal(), "x": normal()}', "normal()", "inputs of tiny"),
-        ("def normal():", "shape[7]\n\n    def normal():", "inputs of tiny fail at 256x1024: IndexError"),
-        ("(gate, x):", "(gate):", "inputs gate, x: got an unexpected"),
-        (RETURN, "return gate @ x", "reference of tiny fails at 256x1024 in float32: "),
-        (RETURN, "return gate, x", "not tuple"),
-        (RETURN, "return gate.argmax()", "torch.int64"),
-        ("5 * shape[0]", "0.5 * shape[0]", "flops of tiny at 256x1024 is 131072.0"),
-        ("5 * shape[0]", "5 * shape[2]", "flops of tiny fails at 256x1024: IndexError"),
-        ("depth=lambda shape: 1,", "depth=lambda shape: 0,", "depth of tiny at 256x1024 is 0"),
-        (VARIANT, "", "@hypatia_lab.variant('tiny', 'mine'"),
-        (VARIANT, VARIANT.replace("own", "peer"), "@hypatia_lab.variant('tiny', 'mine'"),
-        (VARIANT, VARIANT.replace("own", "mine"), "origin 'mine' of tiny/mine"),
-        (VARIANT, VARIANT.replace("tiny", "tinny"), "operation 'tinny'"),
-        (VARIANT, VARIANT.replace('"mine"', '"eager"'), "variant name tiny/eager"),
-        (VARIANT, VARIANT.replace('"mine"', '"Mine!"'), "variant name 'Mine!'"),
-        (VARIANT, VARIANT.replace("tiny", "linear_relu"), "variant 'mine' is of linear_relu"),
-    ],
-)
+@tabled("own", "no_good")
 def test_a_file_that_is_no_good_is_told_why_in_one_line(tmp_path, old, new, named):
     assert named in refused(write(tmp_path, (old, new)))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,11 +29,8 @@ def _pins(lines: list[str]) -> dict[str, str]:
     return {canonicalize_name(match[1]): match[2] for match in found if match}
 
 
-def _constraints() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = _pins(lines)
-    assert len(pins) == len([line for line in lines if line.strip() and not line.startswith("#")])
-    return pins
+_LINES = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+CONSTRAINTS = _pins(_LINES)
 
 
 def _direct() -> list[Requirement]:
@@ -43,23 +41,20 @@ def _direct() -> list[Requirement]:
 
 
 def test_environment_yml_has_the_versions_of_constraints() -> None:
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    (packages,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
+    (packages,) = [entry["pip"] for entry in environment if isinstance(entry, dict)]
     pins = _pins(packages)
     assert len(pins) == len(packages)
-    constraints = _constraints()
-    assert pins == {name: constraints.get(name) for name in pins}
+    assert len(CONSTRAINTS) == len([line for line in _LINES if line.strip() and not line.startswith("#")])
+    assert pins.items() <= CONSTRAINTS.items()
     assert set(pins) == {canonicalize_name(requirement.name) for requirement in _direct()}
-    (python,) = [entry for entry in environment["dependencies"] if str(entry).startswith("python=")]
-    assert PROJECT["requires-python"] == ">=3.11,<3.14"
-    assert python in ("python=3.11", "python=3.12", "python=3.13")
+    (python,) = [entry for entry in environment if str(entry).startswith("python=")]
+    assert SpecifierSet(PROJECT["requires-python"]).contains(python.removeprefix("python="))
 
 
 def test_every_constraint_lies_in_its_range() -> None:
-    constraints = _constraints()
-    for requirement in _direct():
-        version = constraints[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(version), f"{requirement} against {version}"
+    pinned = [(one, CONSTRAINTS[canonicalize_name(one.name)]) for one in _direct()]
+    assert [(one, version) for one, version in pinned if not one.specifier.contains(version)] == []
 
 
 def _needed(*names: str) -> set[str]:
@@ -83,7 +78,7 @@ def test_what_a_box_without_a_registry_is_brought_is_pinned_and_egglog_comes_wit
     assert "egglog" in fetched.split()
     own = _needed("egglog") - _needed(*(name for name in fetched.split() if name != "egglog"))
     assert {canonicalize_name(name) for name in listed.split()} == own
-    assert own | {canonicalize_name(name) for name in fetched.split()} <= set(_constraints())
+    assert own | {canonicalize_name(name) for name in fetched.split()} <= set(CONSTRAINTS)
 
 
 def test_the_renderer_and_the_command_are_registered() -> None:
@@ -172,9 +167,3 @@ def test_no_file_is_over_two_megabytes() -> None:
     sizes = _files("--cached", "--others", "--exclude-standard")
     assert sizes
     assert {name: size for name, size in sizes.items() if size > 2_000_000} == {}
-
-
-def test_make_lists_what_it_can_do() -> None:
-    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for target in ("make book", "make test", "make notebooks"):
-        assert target in done.stdout

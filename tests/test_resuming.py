@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from measuring import LARGE, NAMES, SMALL, group, tiny
@@ -37,18 +38,14 @@ def test_a_measurement_that_is_asked_to_end_says_what_is_kept(number, capsys):
 
 def test_a_recorded_experiment_is_measured_again_under_overwrite_only(lab):
     first = lab.measure()
-    lab.alter = lambda number, index, name: {"median_us": 321.0}
-    assert lab.measure().digest == first.digest
-    assert len(lab.plans) == 1
-    again = lab.measure(overwrite=True)
-    assert again.cells[0]["medians_us"] == [321.0]
-    assert again.digest == records.load_file(again.path).digest != first.digest
-
-
-def test_an_interrupted_overwrite_keeps_the_old_record(lab):
-    first = lab.measure()
     lab.interrupted(session=1, overwrite=True)
     assert records.load_file(first.path).digest == first.digest
+    lab.alter = lambda number, index, name: {"median_us": 321.0}
+    assert lab.measure().digest == first.digest
+    again = lab.measure(overwrite=True)
+    assert len(lab.plans) == 3
+    assert again.cells[0]["medians_us"] == [321.0]
+    assert again.digest == records.load_file(again.path).digest != first.digest
 
 
 def test_an_overwrite_that_was_interrupted_keeps_what_it_had_measured(lab, monkeypatch):
@@ -150,7 +147,7 @@ def test_probes_of_other_shapes_are_not_taken_for_those_asked_for(lab, looked_at
 
 def test_no_record_is_written_before_its_traces_are_kept(lab, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(details, "keep_files", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(details, "keep_files", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             lab.measure()
     assert "box/tiny" not in recorded(lab.root)
@@ -179,15 +176,14 @@ def test_a_finished_process_is_not_run_again(lab):
     assert not (lab.root / "box" / ".parts").exists()
 
 
-@pytest.mark.parametrize("other", ["aaaaaa", "bbbbbb"])
-def test_a_record_whose_processes_ran_on_two_chips_is_of_none(lab, monkeypatch, other):
+@pytest.mark.parametrize(("other", "chip"), [("aaaaaa", "aaaaaa"), ("bbbbbb", "")])
+def test_a_record_whose_processes_ran_on_two_chips_is_of_none(lab, monkeypatch, other, chip):
     plain = machine.facts
     monkeypatch.setattr(machine, "facts", lambda device: plain(device) | {"chip": "aaaaaa"})
     lab.interrupted(processes=2, session=1)
     monkeypatch.setattr(machine, "facts", lambda device: plain(device) | {"chip": other})
     record = lab.measure(processes=2)
-    assert record.chip == ("aaaaaa" if other == "aaaaaa" else "")
-    assert len(record.cells[0]["medians_us"]) == 2
+    assert (record.chip, len(record.cells[0]["medians_us"])) == (chip, 2)
 
 
 def test_parts_of_another_plan_are_not_mixed_in(lab):
@@ -197,19 +193,15 @@ def test_parts_of_another_plan_are_not_mixed_in(lab):
     assert lab.measured() == [[0, 1], [0, 1]]
 
 
-@pytest.mark.parametrize("changed", ["versions", "sources of a tree with changes"])
+@pytest.mark.parametrize("changed", ["versions", "digest"])
 def test_parts_of_other_software_are_not_mixed_in(lab, monkeypatch, changed):
-    monkeypatch.setattr(source_tree, "commit", lambda: ("0" * 40, changed != "versions"))
-
-    def interrupted(*given: Any, **more: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(details, "collect", interrupted)
+    """Of other versions, or of other sources in a tree with changes."""
+    monkeypatch.setattr(source_tree, "commit", lambda: ("0" * 40, changed == "digest"))
+    monkeypatch.setattr(details, "collect", Mock(side_effect=KeyboardInterrupt))
     for software in ("old", "old", "new"):
-        if changed == "versions":
-            monkeypatch.setattr(machine, "versions", lambda software=software: {"torch": software})
-        else:
-            monkeypatch.setattr(source_tree, "digest", lambda software=software: software)
+        found = {"versions": {"torch": software}, "digest": software}[changed]
+        home = machine if changed == "versions" else source_tree
+        monkeypatch.setattr(home, changed, lambda found=found: found)
         with pytest.raises(KeyboardInterrupt):
             lab.measure()
     assert lab.measured() == [[0], [0]], "twice with the old software is once"
@@ -225,16 +217,11 @@ def test_damaged_parts_are_measured_again(lab, damage):
 
 
 def test_a_full_disk_in_mid_run_loses_nothing_measured_so_far(lab, monkeypatch):
-    real, writes = os.fsync, []
-
-    def fill(handle: int) -> None:
-        writes.append(handle)
-        if len(writes) == 3:  # the log, the first group, and then the disk is full
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(handle)
-
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fill)
+        patch.setattr(
+            os, "fsync", Mock(side_effect=[None, None, full])
+        )  # the log, the first group, and then it is full
         with pytest.raises(records.RecordError, match="disk is full") as caught:
             lab.measure(*BOTH)
     assert "\n" not in str(caught.value)

@@ -45,20 +45,15 @@ def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_notebook_that_fails_or_dies_does_not_stop_the_others_and_the_exit_status_says_so(notebooks, tmp_path):
     (notebooks / "01_bad.ipynb").write_text(notebook("raise RuntimeError('no luck')"))
     (notebooks / "02_dies.ipynb").write_text(notebook("import os; os._exit(1)"))
-    (notebooks / "03_good.ipynb").write_text(
-        notebook("import json; print(json.dumps([mode, preset, device, machine, shapes, records, overwrite]))")
-    )
+    told = "import json; print(json.dumps([mode, preset, device, machine, shapes, records, overwrite]))"
+    (notebooks / "03_good.ipynb").write_text(notebook(told))
     output = tmp_path / "out"
     arguments = ["--device", "cpu", "--machine", "box", "--shapes", "2x3x4", "--records", tmp_path / "r"]
     found = call("run", *arguments, "--output", str(output))
     assert found.code == 1
     assert "01_bad: RuntimeError: no luck" in found.err
-    told = [
-        step for line in found.err if (step := progress_line.read(line))
-    ]  # by which a fleet knows where its jobs are
-    assert told == [
-        progress_line.Step(number, 3, name) for number, name in enumerate(("01_bad", "02_dies", "03_good"), 1)
-    ]
+    told = [step for line in found.err if (step := progress_line.read(line))]  # by which a fleet knows of its jobs
+    assert told == [progress_line.Step(*step) for step in ((1, 3, "01_bad"), (2, 3, "02_dies"), (3, 3, "03_good"))]
     assert found.err[-1] == f"failed: 01_bad, 02_dies; their outputs are in {output}"
     cells = json.loads((output / "03_good.ipynb").read_text())["cells"]
     (printed,) = [out["text"] for c in cells if c["cell_type"] == "code" for out in c["outputs"] if "text" in out]
@@ -66,18 +61,18 @@ def test_a_notebook_that_fails_or_dies_does_not_stop_the_others_and_the_exit_sta
 
 
 @pytest.fixture
-def papermill(notebooks, monkeypatch) -> Callable[[BaseException | None], list[str]]:
+def papermill(notebooks, monkeypatch) -> Callable[..., list[str]]:
     """Replaces papermill: ``papermill(error)`` raises it for the first of two notebooks; returns what was started."""
     for name in ("01_one", "02_two"):
         (notebooks / f"{name}.ipynb").write_text(notebook())
 
-    def use(error: BaseException | None) -> list[str]:
+    def use(*error: BaseException) -> list[str]:
         started: list[str] = []
 
         def execute(source: str, *_: Any, **__: Any) -> None:
             started.append(Path(source).stem)
-            if error is not None and len(started) == 1:
-                raise error
+            if error and len(started) == 1:
+                raise error[0]
 
         monkeypatch.setattr("papermill.execute_notebook", execute)
         return started
@@ -87,7 +82,7 @@ def papermill(notebooks, monkeypatch) -> Callable[[BaseException | None], list[s
 
 def test_all_notebooks_are_run_in_order_by_default_and_the_named_ones_when_named(papermill, tmp_path):
     output = ["--device", "cpu", "--output", tmp_path / "out"]
-    started = papermill(None)
+    started = papermill()
     assert call("run", *output).code == 0
     assert call("run", "02", *output).code == 0
     assert call("run", "02_two.ipynb", "02", "01_one", *output).code == 0
@@ -95,11 +90,7 @@ def test_all_notebooks_are_run_in_order_by_default_and_the_named_ones_when_named
 
 
 @pytest.mark.parametrize(
-    "cause",
-    [
-        PapermillExecutionError(0, 0, "", "RecordError", "cannot write x: disk full", []),
-        OSError(errno.ENOSPC, "disk full"),
-    ],
+    "cause", [PapermillExecutionError(0, 0, "", "RecordError", "disk full", []), OSError(errno.ENOSPC, "disk full")]
 )
 def test_what_fails_is_one_line_and_the_rest_goes_on(papermill, tmp_path, cause):
     started = papermill(cause)
@@ -110,7 +101,7 @@ def test_what_fails_is_one_line_and_the_rest_goes_on(papermill, tmp_path, cause)
 
 
 def test_a_file_in_place_of_the_output_folder_is_one_line(papermill, tmp_path):
-    started = papermill(None)
+    started = papermill()
     (tmp_path / "out").write_text("mine")
     found = call("run", "01", "--device", "cpu", "--output", tmp_path / "out")
     assert (found.code, started) == (1, [])
@@ -121,7 +112,7 @@ def test_a_file_in_place_of_the_output_folder_is_one_line(papermill, tmp_path):
 def test_a_run_ends_with_what_it_found_and_what_comes_next(papermill, notebooks, tmp_path):
     (notebooks / "02_two.ipynb").rename(notebooks / "02_naive_vs_cublas.ipynb")
     write_record(tmp_path / "records", "box", 8.0)
-    papermill(None)
+    papermill()
     asked = ["--device", "cpu", "--machine", "box", "--output", tmp_path / "out"]
     found = call("run", "02", *asked, "--records", tmp_path / "records")
     assert found.code == 0
@@ -136,9 +127,8 @@ def test_a_run_ends_with_what_it_found_and_what_comes_next(papermill, notebooks,
 def test_an_interrupt_ends_the_run_and_says_how_to_go_on(papermill, tmp_path):
     started = papermill(KeyboardInterrupt())
     found = call("run", "--device", "cpu", "--output", tmp_path / "out")
-    assert found.code == 130
-    assert started == ["01_one"]
-    assert found.err[-1].startswith("interrupted; every finished measurement is kept: run the same command again")
+    assert (found.code, started) == (130, ["01_one"])
+    assert found.err[-1].startswith("interrupted; ")
 
 
 def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(papermill, tmp_path, monkeypatch):
@@ -150,7 +140,7 @@ def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(papermill, t
         if stops and source.endswith("02_two.ipynb"):
             raise KeyboardInterrupt
 
-    papermill(None)
+    papermill()
     monkeypatch.setattr("papermill.execute_notebook", interrupted)
     asked = ["run", "--device", "cpu", "--overwrite", "--machine", "box", "--records", tmp_path / "records"]
     asked += ["--output", tmp_path / "out"]

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from tabled import tables
 
 from hypatia_lab.kernels.loader import SOURCES
 from hypatia_lab.machine import choose_device
@@ -36,44 +37,8 @@ KERNELS = sorted(
     for name in re.findall(r"__global__[^;{]*?\b(?!__)(\w+)\((?=[^)]*\*|\s)", path.read_text())
 )
 
-MATRICES = [(33, 77, 129), (257, 136, 65)]  # the copy engine takes rows of whole packs alone
-PACKED = [(33, 72, 129), (257, 136, 72)]  # where it can fetch those of x and W; of the last y's, too
-TILES = [(65, 1032, 257), (513, 2056, 129), (700, 520, 4104), (3000, 520, 1032)]  # shared ones, and pairs
-FEW = [(3, 77, 129), (8, 136, 65)]
-VECTOR = ("coalesced", "shared", "registers_1d", "registers_2d", "vectorized", "conflict_free", "async")
-TENSOR = ("mma", "wgmma", "multicast")
-BLOCKS = [(3, 64, 33, 29), (1, 64, 17, 41)]
-ROWS = [
-    # Operation, variants, dtype, math, direction, shapes.
-    (
-        "linear_relu",
-        ("naive", "cublas_relu", *(f"step_{name}" for name in VECTOR)),
-        "float32",
-        "ieee",
-        "forward",
-        MATRICES,
-    ),
-    (
-        "linear_relu",
-        ("naive", "cublas_relu", *(f"step_{name}" for name in TENSOR)),
-        "bfloat16",
-        "ieee",
-        "forward",
-        MATRICES,
-    ),
-    ("linear_relu", ("fp16x3_cuda",), "float32", "ieee", "forward_backward", MATRICES),
-    ("linear_relu", ("cuda",), "bfloat16", "ieee", "forward", [*MATRICES, *PACKED, *TILES, *FEW, (33, 777, 65)]),
-    ("linear_relu", ("cuda",), "float32", "tf32", "forward", [*MATRICES, *PACKED, *FEW, (33, 777, 65)]),
-    ("conv_block", ("naive",), "float32", "ieee", "forward", [(3, 5, 9, 7), (1, 3, 17, 11)]),
-    ("conv_block", ("whole",), "bfloat16", "ieee", "forward", BLOCKS),
-    ("conv_block", ("whole",), "float32", "tf32", "forward", BLOCKS),
-    ("conv_block", ("whole_bf16x3",), "float32", "ieee", "forward", BLOCKS),
-    ("conv_block", ("whole",), "bfloat16", "ieee", "forward_backward", BLOCKS),
-    ("mlp3", ("fused_cuda",), "bfloat16", "ieee", "forward", [(1001, 64), (33, 128)]),
-    ("mlp3", ("fused_cuda",), "bfloat16", "ieee", "forward", [(1001, 256), (33, 256)]),
-    ("mlp3", ("layers_cuda",), "bfloat16", "ieee", "forward", [(301, 77), (33, 300)]),
-    ("diffraction", ("cuda",), "float32", "ieee", "forward", [(33, 77), (61, 45)]),
-]
+ROWS = tables("sanitizer")["kernels"]
+"""Operation, variants, dtype, math, direction and shapes."""
 
 CHILD = """
 import sys
@@ -102,7 +67,7 @@ def noting(name, kernel, *template, **how):
 loader.cuda_launcher = noting
 for operation, names, dtype, math, direction, shapes in %r:
     for shape in shapes:
-        work = Workload(operation, shape, dtype, math, direction)
+        work = Workload(operation, tuple(shape), dtype, math, direction)
         with work.precision():
             problem = check.Problem(work, "cuda")
             for name in names:
@@ -134,7 +99,7 @@ def test_no_kernel_is_forgotten() -> None:
 def test_every_row_asks_for_what_its_variants_compute() -> None:
     load()
     for operation, names, dtype, math, direction, shapes in ROWS:
-        work = Workload(operation, shapes[0], dtype, math, direction)
+        work = Workload(operation, tuple(shapes[0]), dtype, math, direction)
         for name in names:
             known = find(operation, name)
             assert direction in known.directions, (work, name)

@@ -29,21 +29,12 @@ class Session:
         self.log = folder / "log.txt"
         self.log.touch()
 
-    def __call__(
-        self,
-        *steps: tuple[str, Any],
-        on_event: Any = None,
-        module: str = CHILD,
-        silence_s: float = 30.0,
-        fresh: Any = None,
-    ) -> Any:
-        def keep(event: dict[str, Any]) -> None:
-            self.events.append(event)
-            if on_event:
-                on_event(event)
-
+    def __call__(self, *steps: tuple[str, Any], module: str = CHILD, silence_s: float = 30.0, fresh: Any = None) -> Any:
         plan = {"steps": steps}
-        return sessions.run_session(module, plan, self.log, on_event=keep, silence_s=silence_s, fresh=fresh)
+        return sessions.run_session(module, plan, self.log, on_event=self.hear, silence_s=silence_s, fresh=fresh)
+
+    def hear(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
 
     def ended(self) -> bool:
         """Whether the processes that told their numbers end soon: there must be some."""
@@ -214,25 +205,30 @@ def test_modules_in_the_current_folder_stand_in_for_nobodys(session, tmp_path, m
     assert [event["value"] for event in session.events] == [sessions.__file__], "not the same hypatia_lab"
 
 
-def test_an_interrupt_kills_the_child_and_passes_on(session):
+def test_an_interrupt_kills_the_child_and_passes_on(session, monkeypatch):
     def interrupt(event: dict[str, Any]) -> None:
+        session.events.append(event)
         if event["event"] == "told":
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(session, "hear", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        session(("helper", 60), ("tell", 1), ("sleep", 60), on_event=interrupt)
+        session(("helper", 60), ("tell", 1), ("sleep", 60))
     assert len(session.events) == 2
     assert session.ended()
 
 
+PARENT = """
+import pathlib
+from hypatia_lab.bench import sessions
+plan = {'steps': [['tell', 1], ['sleep', 60]]}
+tell = lambda event: print(event['pid'], flush=True)
+sessions.run_session('session_child', plan, pathlib.Path('log'), on_event=tell, silence_s=60)
+"""
+
+
 def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path, session):
-    program = (
-        "import pathlib\n"
-        "from hypatia_lab.bench import sessions\n"
-        "sessions.run_session('session_child', {'steps': [['tell', 1], ['sleep', 60]]}, pathlib.Path('log'),\n"
-        "    on_event=lambda event: print(event['pid'], flush=True), silence_s=60)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         assert alive(child)

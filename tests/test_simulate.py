@@ -16,18 +16,19 @@ import numpy
 import pytest
 import torch
 from command import call, files_below, refused
+from kernel_tensors import DEVICE, on_gpu
+from tabled import tabled
 from test_diffraction import FULL, golden, image, off
 
 from hypatia_lab.cli import commands
 from hypatia_lab.diffraction import Beam, Crystal, Detector, Scene, SimulationError, Spindle, seed_scene, simulate
 from hypatia_lab.kernels import loader
-from hypatia_lab.machine import MachineError, choose_device
+from hypatia_lab.machine import MachineError
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import WorkloadError
 
 # The package's attribute of this name is the function.
 module = importlib.import_module("hypatia_lab.diffraction.simulate")
-DEVICE = choose_device("auto")
 QUICK = [name for name in variants("diffraction") if not name.startswith("compile") and name != "eager_direct"]
 
 
@@ -142,8 +143,7 @@ def test_memory_stays_at_a_strips_size_however_large_the_image() -> None:
     assert after < 1.5
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+@on_gpu
 @pytest.mark.parametrize("variant", ["", "eager"])
 def test_memory_of_the_gpu_stays_within_its_bound(variant: str) -> None:
     scene = Scene(FULL.crystal, Beam(1.0, 2.0, 3), Spindle(), Detector(4096, 4096, oversample=2))
@@ -162,18 +162,7 @@ def test_reflections_are_read_from_lines(tmp_path: Path) -> None:
     assert module.read_reflections(path) == {(0, 0, 0): 100.0, (-1, 2, 3): 45.0}
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("1 2 3\n", 1),
-        ("1 2 3 4\n1 2 x 4\n", 2),
-        ("1 2 3 4 5\n", 1),
-        ("1 2 3.5 4\n", 1),
-        ("1 2 3 nan\n", 1),
-        ("1 2 3 -4\n", 1),
-        ("1 2 3 4\n1 2 3 5\n", 2),
-    ],
-)
+@tabled("simulate", "bad_files")
 def test_a_file_that_holds_something_else_is_refused_by_its_line(tmp_path: Path, text: str, line: int) -> None:
     (tmp_path / "f.hkl").write_text(text)
     with pytest.raises(SimulationError, match=f"f.hkl.* line {line}: "):
@@ -251,27 +240,7 @@ def test_the_defaults_that_help_states_are_the_scenes() -> None:
         assert text == value
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ("--distance -1", "distance -1.0"),
-        ("--distance nan", "distance nan"),
-        ("--cell 1 2 3", "'--cell'"),
-        ("--cell 10 10 10 30 40 80", "cell angles 30, 40, 80"),
-        ("--cell 1 1 1 90 90 180", "cell γ 180.0"),
-        ("--cell 1 1 1 90 90 179.99999", "cell angles 90, 90, 179.99999"),
-        ("--pixels 0 5", "pixels along slow 0"),
-        ("--pixel abc", "'abc'"),
-        ("--hkl missing.hkl", "missing.hkl"),
-        ("--variant nope", "'nope'"),
-        ("--variant cuda --device cpu", "'cuda'"),
-        ("--dtype bfloat16", "bfloat16"),
-        ("--device tpu", "'tpu'"),
-        ("--output image.png", "image.png"),
-        ("--output missing/image.npy", "missing/image.npy"),
-        ("--output folder.npy", "folder.npy"),
-    ],
-)
+@tabled("simulate", "bad_input")
 def test_bad_input_is_one_clear_line(empty: Path, options: str, named: str) -> None:
     Path("folder.npy").mkdir()
     assert named in refused("simulate", *options.split())

@@ -7,6 +7,7 @@ import functools
 import html
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,45 +60,33 @@ def test_what_is_shown_are_lines_of_the_file() -> None:
 # ---------------------------------------------------------------- every kernel is on some page
 
 
-def of_kind(*suffixes: str) -> list[str]:
-    files = sorted(path for path in KERNELS.rglob("*") if path.suffix in suffixes)
-    return [path.relative_to(source.HOME).as_posix() for path in files]
+def of_kind(suffix: str) -> dict[str, str]:
+    """Path → text of the files of kernels."""
+    files = sorted(KERNELS.rglob(f"*{suffix}"))
+    return {path.relative_to(source.HOME).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
-def launched(path: str) -> set[str]:
+def launched(text: str) -> set[str]:
     """Functions of a Triton file that it launches: ``function[grid](…)``."""
-    calls = [node.func for node in ast.walk(ast.parse(read(path))) if isinstance(node, ast.Call)]
+    calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     names = [call.value.id for call in calls if isinstance(call, ast.Subscript) and isinstance(call.value, ast.Name)]
-    return {name for name in names if f"def {name}(" in read(path)}
+    return {name for name in names if f"def {name}(" in text}
 
 
-def read(path: str) -> str:
-    return (source.HOME / path).read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("path", of_kind(".cu"))
-def test_every_cuda_kernel_is_shown(path: str) -> None:
-    kernel = re.compile(r"__global__[^;{]*?\bvoid (\w+)\(")
-    assert set(kernel.findall(on_pages(path))) == set(kernel.findall(read(path)))
-    assert on_pages(path), "a file of a kernel's parts is shown as well"
-
-
-@pytest.mark.parametrize("path", [path for path in of_kind(".py") if launched(path)])
-def test_every_triton_kernel_is_shown(path: str) -> None:
-    assert {name for name in launched(path) if f"def {name}(" in on_pages(path)} == launched(path)
-
-
-@pytest.mark.parametrize("path", of_kind(".cpp"))
-def test_every_loop_of_a_c_kernel_and_every_operation_of_a_library_is_shown(path: str) -> None:
-    loops, operation = "#pragma omp parallel", re.compile(r"\.impl\(\"(\w+)\"")
-    assert on_pages(path).count(loops) == read(path).count(loops)
-    assert all(f"{name}(" in on_pages(path) for name in operation.findall(read(path)))
-
-
-def test_the_kernels_are_found_where_they_lie() -> None:
-    """The tests above derive what must be shown: they would pass where they derived nothing."""
-    assert len(of_kind(".cu")) > 5
-    assert sum(bool(launched(path)) for path in of_kind(".py")) > 5
+def test_every_kernel_that_was_written_by_hand_is_shown() -> None:
+    kernel, loops, operation = (
+        re.compile(text) for text in (r"__global__[^;{]*?\bvoid (\w+)\(", "#pragma omp parallel", r"\.impl\(\"(\w+)\"")
+    )
+    for path, text in of_kind(".cu").items():
+        assert set(kernel.findall(on_pages(path))) == set(kernel.findall(text)), path
+        assert on_pages(path), f"{path}: a file of a kernel's parts is shown as well"
+    for path, text in of_kind(".cpp").items():
+        assert len(loops.findall(on_pages(path))) == len(loops.findall(text)), path
+        assert all(f"{name}(" in on_pages(path) for name in operation.findall(text)), path
+    triton = {path: found for path, text in of_kind(".py").items() if (found := launched(text))}
+    for path, names in triton.items():
+        assert {name for name in names if f"def {name}(" in on_pages(path)} == names, path
+    assert min(len(of_kind(".cu")), len(triton)) > 5, "nothing was derived"
 
 
 def test_every_marked_region_is_on_some_page() -> None:
@@ -113,45 +102,40 @@ def test_every_marked_region_is_on_some_page() -> None:
 # ---------------------------------------------------------------- marks
 
 
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str = "a.cu") -> str:
-    (tmp_path / name).write_text(text, encoding="utf-8")
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes a source file, and gives its name."""
     monkeypatch.setattr(source, "HOME", tmp_path)
-    return name
+
+    def write(text: str, name: str = "a.cu") -> str:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return name
+
+    return write
 
 
-def test_a_region_may_overlap_another_and_go_on_further_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_region_may_overlap_another_and_go_on_further_down(written: Callable[..., str]) -> None:
     text = "// [one]\na;\n// [two]\nb;\n// [/one]\nc;\n// [/two]\nd;\n    // [one]\n    e;  // (1)\n    // [/one]\n"
-    found = source.regions(written(tmp_path, monkeypatch, text))
-    assert found == {"one": ["a;", "b;", "", "// …", "", "    e;  // (1)"], "two": ["b;", "c;"]}
-
-
-def test_python_has_marks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert source.regions(written(text)) == {"one": ["a;", "b;", "", "// …", "", "    e;  // (1)"], "two": ["b;", "c;"]}
     text = "# [tile]\ndef f():\n    return 1  # (1)\n    # [/tile]\n\n\n# [tile]\ndef g():\n    pass\n    # [/tile]\n"
-    found = source.region(written(tmp_path, monkeypatch, text, "a.py"), "tile")
+    found = source.region(written(text, "a.py"), "tile")  # Python has marks of its own
     assert found == ["def f():", "    return 1  # (1)", "", "", "def g():", "    pass"]
 
 
-def test_a_region_that_is_gone_is_named_with_those_near_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = written(tmp_path, monkeypatch, "// [step_shared]\na;\n// [/step_shared]\n")
-    with pytest.raises(source.SourceError, match=r"a\.cu: unknown region 'step_share'; did you mean 'step_shared'"):
-        source.region(name, "step_share")
-    with pytest.raises(source.SourceError, match=r"b\.cu: cannot be read"):
-        source.region("b.cu", "step_shared")
+def test_a_region_that_is_gone_is_named_with_those_near_to_it(written: Callable[..., str]) -> None:
+    name = written("// [step_shared]\na;\n// [/step_shared]\n")
+    for asked, said in (((name, "step_share"), r"a\.cu: .*'step_shared'"), (("b.cu", "step_shared"), r"b\.cu: ")):
+        with pytest.raises(source.SourceError, match=said):
+            source.region(*asked)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a;\n// [/one]\n", r"a\.cu:2: \[/one\] where \[one\] is not open"),
-        ("// [one]\n// [one]\n// [/one]\n", r"a\.cu:2: \[one\] where \[one\] is open"),
-        ("a;\n// [one]\na;\n", r"a\.cu:2: \[one\] is never closed"),
-    ],
+    ("text", "line"),
+    [("a;\n// [/one]\n", 2), ("// [one]\n// [one]\n// [/one]\n", 2), ("a;\n// [one]\na;\n", 2)],
 )
-def test_marks_that_do_not_pair_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
-) -> None:
-    with pytest.raises(source.SourceError, match=said):
-        source.regions(written(tmp_path, monkeypatch, text))
+def test_marks_that_do_not_pair_are_refused(written: Callable[..., str], text: str, line: int) -> None:
+    with pytest.raises(source.SourceError, match=rf"a\.cu:{line}: .*\[one\]"):
+        source.regions(written(text))
 
 
 # ---------------------------------------------------------------- the page
@@ -179,10 +163,8 @@ __global__ void add(const float* x,
 """
 
 
-def test_an_excerpt_shows_what_is_explained_in_its_loops_and_functions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert source.excerpt(written(tmp_path, monkeypatch, KERNEL), "kernel") == [
+def test_an_excerpt_shows_what_is_explained_in_its_loops_and_functions(written: Callable[..., str]) -> None:
+    assert source.excerpt(written(KERNEL), "kernel") == [
         "__global__ void add(…) {",
         "    // …",
         "    for (int i = first; i < n; ++i) {",
@@ -191,40 +173,23 @@ def test_an_excerpt_shows_what_is_explained_in_its_loops_and_functions(
         "            // …",
         "            y[i] = two;  // (2)",
     ]
-    text = "# [rows]\ndef rows(\n    x,\n):\n    for row in x:\n        yield f(  # (1)\n            row\n        )\n"
-    text += "    # [/rows]\n"
-    assert source.excerpt(written(tmp_path, monkeypatch, text, "a.py"), "rows") == [
-        "def rows(…):",
-        "    for row in x:",
-        "        yield f(  # (1)",
-        "            row",
-        "        )",
-    ]
+    loop = ["    for row in x:", "        yield f(  # (1)", "            row", "        )"]
+    text = "\n".join(["# [rows]", "def rows(", "    x,", "):", *loop, "    # [/rows]", ""])
+    assert source.excerpt(written(text, "a.py"), "rows") == ["def rows(…):", *loop]
 
 
-def test_a_long_region_is_folded_below_what_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_region_is_folded_below_what_is_explained_and_a_short_one_stands_open(
+    written: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: bundles.append(bundle))
     body = [f"    a{n} < b;" for n in range(source.LONG)] + ["    the_line();  // (1)"]
-    name = written(tmp_path, monkeypatch, "\n".join(["// [long]", *body, "// [/long]", ""]))
-    page, text = displayed(name, "long", monkeypatch)
-    above, folded = page.split("<details>")
+    name = written("\n".join(["// [short]", "float a;  // (1)", "// [/short]", "// [long]", *body, "// [/long]", ""]))
+    for region in ("short", "long"):
+        source.show(name, region)
+    short, (above, folded) = bundles[0]["text/html"], bundles[1]["text/html"].split("<details>")
     assert above.count("the_line") == folded.count("the_line") == 1
     assert "b;" not in above
     assert "a0 < b;" in html.unescape(re.sub(r"<[^>]+>", "", folded))
-    assert text.splitlines()[2:] == source.region(name, "long")
-
-
-def test_a_short_region_stands_open_in_the_themes_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = written(tmp_path, monkeypatch, "// [short]\nfloat a;  // (1)\n// [/short]\n")
-    page, _ = displayed(name, "short", monkeypatch)
-    assert "<details>" not in page
-    assert 'class="highlight"' in page
-    assert "style=" not in page
-
-
-def displayed(name: str, region: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """HTML and text that a call displays."""
-    bundles: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: bundles.append(bundle))
-    source.show(name, region)
-    (bundle,) = bundles
-    return bundle["text/html"], bundle["text/plain"]
+    assert bundles[1]["text/plain"].splitlines()[2:] == source.region(name, "long")
+    assert ("<details>" in short, 'class="highlight"' in short, "style=" in short) == (False, True, False)

@@ -16,6 +16,7 @@ import pytest
 from command import call, refused
 from scipy.special import stdtrit
 from synthetic import cell_line, evidence_of, judgement, run_line
+from tabled import tabled, tables
 
 import hypatia_lab
 from hypatia_lab import claims, intervals, records, results
@@ -62,22 +63,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ---------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize(
-    ("machine", "named", "model"),
-    [
-        ("h200-cb31d3", {"cb31d3"}, "h200"),
-        ("h200-cb31d3", {"cb31d3", "d23e05", ""}, "h200"),
-        ("h200-cb31d3", {"d23e05"}, "h200-cb31d3"),
-        ("h200-cb31d3", {""}, "h200-cb31d3"),
-        ("h200-", {""}, "h200-"),
-        ("-cb31d3", {"cb31d3"}, "-cb31d3"),
-        ("cb31d3", {"cb31d3"}, "cb31d3"),
-        ("rtx-4090-cb31d3", {"cb31d3"}, "rtx-4090"),
-        ("epyc-2c", {""}, "epyc-2c"),
-    ],
-)
-def test_a_chips_machine_is_of_its_model_and_any_other_of_its_own(machine: str, named: set[str], model: str) -> None:
-    assert records.model(machine, named) == model
+@tabled("spread", "models")
+def test_a_chips_machine_is_of_its_model_and_any_other_of_its_own(machine: str, named: list[str], model: str) -> None:
+    assert records.model(machine, set(named)) == model
 
 
 def lines_of(*arguments: str) -> list[dict[str, Any]]:
@@ -304,20 +292,7 @@ def test_of_several_experiments_one_is_told(tmp_path: Path) -> None:
     assert {(row.ratio_low, row.ratio_high) for row in alone} == {(1.0, 1.0)}
 
 
-EXCLUDED = {
-    ("h100", "aten_fusion", "method"),
-    ("h100", "aten_fusion", "tensor_cores"),
-    ("h100", "author_hypatia", "method"),
-    ("h100", "gemm_ladder", "method"),
-    ("h100", "gemm_ladder", "tensor_cores"),
-    ("h200", "aten_fusion", "gemm_ladder"),
-    ("h200", "aten_fusion", "tensor_cores"),
-    ("h200", "author_hypatia", "gemm_ladder"),
-    ("h200", "diffraction", "precision"),
-    ("h200", "gemm_ladder", "method"),
-    ("h200", "gemm_ladder", "naive_vs_cublas"),
-    ("h200", "method", "tensor_cores"),
-}
+EXCLUDED = {tuple(one) for one in tables("spread")["excluded"]}
 """Machine and two experiments that measured one ratio and exclude each other: by the graph clock of before 25 November
 2026, whose samples began after the same program's kernel. Nothing is added here: a record by the clock of today takes
 the place of the older one, and its line goes."""
@@ -347,18 +322,7 @@ def test_no_two_intervals_of_one_fact_exclude_each_other(committed_records: list
 # ---------------------------------------------------------------- verdicts
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "verdict", "holds"),
-    [
-        ("confirmed confirmed confirmed", "confirmed", "all"),
-        ("confirmed refuted refuted", "refuted", "most"),
-        ("confirmed refuted refuted undecided", "refuted", "some"),
-        ("refuted confirmed", "confirmed", "one"),
-        ("refuted", "refuted", "one"),
-        ("refuted not_testable refuted", "refuted", "all"),
-        ("confirmed confirmed refuted refuted", "confirmed", "some"),
-    ],
-)
+@tabled("spread", "agreement")
 def test_a_verdict_holds_on_all_on_most_on_some_or_on_one(verdicts: str, verdict: str, holds: str) -> None:
     rows = [judgement(machine=str(number), verdict=word) for number, word in enumerate(verdicts.split())]
     untested = [judgement(id="B", verdict="not_testable"), judgement(id="C", machine=claims.ANY)]

@@ -65,7 +65,6 @@ def test_two_terms_hold_22_bits_and_float16_ends_far_below_the_largest(kind: str
     assert bool((off <= torch.maximum(2.0**-22 * row.abs(), 2.0**-39 * row.abs().max())).all())
 
 
-@pytest.mark.cuda
 @pytest.mark.slow
 @on_gpu
 @pytest.mark.parametrize("shape", [(129, 64, 512), (256, 256, 512), (1024, 784, 2048)])

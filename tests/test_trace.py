@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gzip
 import json
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_tensors import on_gpu
 from probing import LINEAR, details, needs_compiler, probe
+from tabled import tables
 
 import hypatia_lab.diffraction
 import hypatia_lab.operations  # noqa: F401  (registers)
@@ -26,30 +29,7 @@ def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, 
 
 def gpu_trace() -> trace.Trace:
     """One copy, one kernel launched by itself, and a graph of three kernels; an idle gap of 30 µs before the graph."""
-    start = 5e12
-    return {
-        "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 1}],
-        "host_name": "vm",
-        "traceName": "/tmp/secret.json",
-        "baseTimeNanoseconds": 17,
-        "trace_id": "60BD",
-        "traceEvents": [
-            {"ph": "M", "name": "process_name", "ts": start, "pid": 7, "tid": 0, "args": {"name": "python"}},
-            event("cpu_op", "aten::mul", start, 20, **{"External id": 1, "kernel_file": "/root/.cache/a.py"}),
-            event("cuda_runtime", "cudaMemcpyAsync", start, 2, correlation=1),
-            event("cuda_runtime", "cudaLaunchKernel", start + 3, 2, correlation=2),
-            event("cuda_driver", "cuLaunchKernel", start + 3, 1, correlation=2),  # the same launch, seen twice
-            event("cuda_runtime", "cudaGraphLaunch", start + 6, 5, correlation=3),
-            event("kernel", "pointwise", start + 20, 10, correlation=2, grid=[4, 1, 1]),
-            event("gpu_memcpy", "Memcpy DtoD", start + 10, 5, correlation=1),
-            event("kernel", "gemm", start + 60, 50, correlation=3),
-            event("kernel", "pointwise", start + 110, 15, correlation=3),
-            event("kernel", "reduce", start + 125, 20, correlation=3),
-            event("gpu_user_annotation", "CUDAGraphNode.replay", start + 60, 85),
-            {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": start + 300},
-        ],
-    }
+    return copy.deepcopy(tables("trace"))
 
 
 def test_a_trace_of_a_gpu_is_taken_apart():
@@ -74,34 +54,19 @@ def test_a_trace_of_a_gpu_is_taken_apart():
         ("Memcpy DtoD", 5.0, 1),
     ]
     assert trace.api_launches(gpu_trace()) == 1
+    assert set(trace.ORDER) == {*trace.summary(rows), "kernel launches, counted again", "compiled regions"}
 
 
-def test_kernels_that_overlap_keep_the_gpu_busy_once():
-    rows = [
-        trace.Row(name, "kernel", start, 20.0) for name, start in (("first", 0.0), ("second", 15.0), ("last", 40.0))
-    ]
-    found = trace.summary(rows)
-    assert [found[name][1] for name in ("GPU time", "span", "busy", "largest idle gap")] == [
-        60.0,
-        60.0,
-        pytest.approx(100 * 55 / 60),
-        5.0,
-    ]
-
-
-def test_every_word_of_the_summary_has_its_place():
-    words = set(trace.summary(trace.device_rows(gpu_trace())))
-    assert set(trace.ORDER) == words | {"kernel launches, counted again", "compiled regions"}
-
-
-def test_a_gap_is_where_no_kernel_runs_at_all():
-    rows = [
-        trace.Row("long", "kernel", 0, 100),
-        trace.Row("short", "kernel", 10, 5),
-        trace.Row("last", "kernel", 90, 20),
-    ]
-    assert trace.summary(rows)["largest idle gap"] == ("us", 0.0)
-    assert trace.summary(rows)["span"] == ("us", 110.0)
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        ([(0, 20), (15, 20), (40, 20)], (60.0, 60.0, pytest.approx(100 * 55 / 60), 5.0)),
+        ([(0, 100), (10, 5), (90, 20)], (125.0, 110.0, 100.0, 0.0)),
+    ],
+)
+def test_kernels_that_overlap_keep_the_gpu_busy_once(kernels: list[tuple[float, float]], expected: tuple[Any, ...]):
+    found = trace.summary([trace.Row(f"at {start}", "kernel", start, length) for start, length in kernels])
+    assert tuple(found[name][1] for name in ("GPU time", "span", "busy", "largest idle gap")) == expected
 
 
 def test_rows_without_work_have_no_summary():
@@ -251,9 +216,8 @@ def test_the_loops_of_a_compiled_call_are_seen(tmp_path: Path):
     assert any("cpp_fused" in name for name in details(events, "kernels"))
 
 
-@pytest.mark.cuda
+@on_gpu
 @pytest.mark.slow
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("variant", ["eager", "compile", "compile_reduce_overhead"])
 def test_both_counts_of_launches_agree_on_a_gpu(variant: str, tmp_path: Path):
     scalars = details(probe("trace", Workload("diffraction", (256, 256)), variant, tmp_path, device="cuda"), "trace")

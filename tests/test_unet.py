@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as functional
 
 from hypatia_lab.check import Problem, check, judge
-from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import norm_chain, unet
 from hypatia_lab.operations.conv_block import SEED_SHAPE
@@ -244,15 +243,6 @@ def test_inductors_gradient_of_three_norms_in_bfloat16_channels_last() -> None:
     found = check(variant.factory(workload, problem.inputs), problem)
     assert found.reason.startswith("grad_x: wrong values")
     assert check(variants("norm_chain")["compile"].factory(workload, problem.inputs), problem).ok
-
-
-# ---------------------------------------------------------------- the plans
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_compiler_is_measured_at_the_documents_size(preset: str) -> None:
-    planned = EXPERIMENTS["torch_compile"].plan(preset, "cuda", ())
-    assert Workload("conv_block", SEED_SHAPE) in [group.workload for group in planned]
 
 
 def test_instance_norm_is_group_norm_with_a_channel_a_group() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tabled import tabled
 
 from hypatia_lab import check, dispatch
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
@@ -255,69 +256,6 @@ def test_a_tool_that_was_tried_in_vain_counts_as_missing(monkeypatch: pytest.Mon
         assert variants("linear_relu")[name].needs(work, "cpu") == "it makes no libraries"
 
 
-STEP = "float32 ieee forward_backward"
-ON_A_CPU = {
-    f"linear_relu/compile_max_autotune 2x3x4 {STEP}": "compile_max_autotune computes forward only",
-    "linear_relu/fused_backward 2x3x4": "fused_backward computes forward_backward only",
-    "linear_relu/eager 2x3x4": "",
-    f"linear_relu/eager 2x3x4 {STEP}": "",
-    "linear_relu/cuda 64x64x80 bfloat16": loader.NO_GPU,
-    "linear_relu/step_shared 1x1x1 bfloat16": loader.NO_GPU,
-    "linear_relu/blocked 1x1x1 float32 tf32x3": "tf32x3",
-    "linear_relu/jax_bf16x6 64x64x64": "on a GPU only",
-    **{f"linear_relu/{name} 1x1x1": "CUDA" for name in ("triton", "fp16x3", "tf32x3", "fp16x3_cuda_once")},
-    "mlp3/fused 1x16": "CUDA",
-    "mlp3/fused_cuda 1x64 bfloat16": loader.NO_GPU,
-    "conv_block/eager 2x3x4x5 float32 tf32x3": "tf32x3",
-    "conv_block/compile_reduce_overhead 2x3x4x5": loader.NO_GPU,
-    "conv_block/naive_malloc 2x3x4x5": loader.NO_GPU,
-    "conv_block/eager_graph 1x16x8x8": loader.NO_GPU,
-    "conv_block/naive 2x3x4x5 float32 tf32": "tf32",
-    f"conv_block/naive 2x3x4x5 {STEP}": "naive computes forward only",
-    f"conv_block/preallocated 2x3x4x5 {STEP}": "preallocated computes forward only",
-    "unet_autocast/eager 3x5x33x29": "autocast casts to 16 bits, not to float32",
-    "unet/compile_reduce_overhead 3x5x33x29": loader.NO_GPU,
-    **{f"linear_relu/nvmath 64x64x64 {dtype}": loader.NO_GPU for dtype in ("bfloat16", "float64")},
-    **{f"conv_block/cudnn_graph 2x16x8x8 {dtype}": loader.NO_GPU for dtype in ("bfloat16", "float32")},
-}
-ON_AN_H200 = {
-    "linear_relu/threaded 1x1x1 bfloat16": "needs a CPU",
-    **{f"linear_relu/{name} 1x1x1 bfloat16": "float32's own" for name in ("fp16x3", "tf32x3", "fp16x3_cuda_once")},
-    **{f"linear_relu/{name} 1x1x1 float32 tf32": "not as tf32" for name in ("fp16x3", "tf32x3", "fp16x3_cuda_once")},
-    "linear_relu/cuda 64x64x80 float32 bf16x3": "not as bf16x3",
-    "linear_relu/cuda 64x64x80": "not as ieee",
-    "linear_relu/cuda 64x64x80 float64": "must be one of",
-    **{
-        f"linear_relu/cuda {work}": ""
-        for work in (
-            *("64x72x80 bfloat16", "64x8x80 float16", "64x68x80 float32 tf32"),
-            *("64x67x80 bfloat16", "64x71x80 float32 tf32", "8x71x80"),
-        )
-    },
-    "linear_relu/step_mma 1x1x1": "tensor cores multiply bfloat16 and float16 here, not float32",
-    "mlp3/fused_cuda 1x64 float32 tf32": "tf32",
-    "mlp3/fused_cuda 1x48 bfloat16": "widths 16, 32, 64, 128, 256, not 48",
-    "mlp3/fused_cuda 1x64": "not float32",
-    **{f"mlp3/fused {work}": "" for work in ("1x1 bfloat16", "1x256 float16", "1x128 float32 tf32")},
-    "mlp3/fused 1x257 bfloat16": "257",
-    "mlp3/fused 1x129 float32 tf32": "129",
-    "mlp3/fused 1x16 float64": "float64",
-    "mlp3/fused 1x16": "ieee",
-    "conv_block/threaded 2x3x4x5": "needs a CPU",
-    "conv_block/whole 5x64x128x128": "have no float32",
-    "conv_block/whole_bf16x3 5x64x128x128": "",
-    "conv_block/whole_bf16x3 5x64x128x128 bfloat16": "float32's own",
-    "conv_block/whole 5x96x128x128 bfloat16": "channels",
-    "conv_block/triton 5x96x97x131 bfloat16": "",
-    "conv_block/triton 5x64x128x128 float64": "no float64",
-    "conv_block/triton 5x64x128x128 float32 tf32x3": "tf32x3",
-    "linear_relu/nvmath 64x63x64 bfloat16": "16 bytes",
-    "linear_relu/nvmath 64x64x64 float64": "float64",
-    "conv_block/cudnn_graph 2x16x8x8": "tensor cores",
-    "conv_block/cudnn_graph 2x12x8x8 bfloat16": "16 bytes",
-}
-
-
 def told(asked: str, device: str) -> str:
     some, shape, *how = asked.split()
     operation, name = some.split("/")
@@ -325,17 +263,17 @@ def told(asked: str, device: str) -> str:
     return find(operation, name).needs(Workload(operation, parse_shape(shape), dtype, math, direction), device)
 
 
-@pytest.mark.parametrize("asked", ON_A_CPU)
-def test_a_variant_says_where_it_runs(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@tabled("variants", "on_a_cpu")
+def test_a_variant_says_where_it_runs(asked: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "module_missing", lambda name, install: "")
-    wanted, found = ON_A_CPU[asked], told(asked, "cpu")
+    wanted, found = wanted.format(no_gpu=loader.NO_GPU), told(asked, "cpu")
     assert wanted in found if wanted else not found
 
 
-@pytest.mark.parametrize("asked", ON_AN_H200)
+@tabled("variants", "on_an_h200")
 @pytest.mark.usefixtures("h200")
-def test_a_variant_says_what_it_asks_of_a_gpu(asked: str) -> None:
-    wanted, found = ON_AN_H200[asked], told(asked, "cuda")
+def test_a_variant_says_what_it_asks_of_a_gpu(asked: str, wanted: str) -> None:
+    found = told(asked, "cuda")
     assert wanted in found if wanted else not found
 
 

@@ -39,9 +39,9 @@ def swept() -> list[Row]:
     return evidence({"fused_mlp": lines}).leading("box", experiment="fused_mlp")
 
 
-def test_the_sizes_of_the_goal_and_of_the_claims_are_measured() -> None:
+def test_the_sizes_of_the_goal_are_measured() -> None:
     planned = {group.workload.shape_text for group in experiments.EXPERIMENTS["fused_mlp"].plan("seed", "cuda", [])}
-    assert {"65536x64", "65536x128", f"65536x{WIDEST}"} <= planned
+    assert f"65536x{WIDEST}" in planned
 
 
 def test_the_map_shows_factors_and_dashes() -> None:
