@@ -43,9 +43,10 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers, or adds to the path of imports, is forgotten when it ends."""
     from hypatia_lab import variants
-    from hypatia_lab.strangers import reader_kernel
+    from hypatia_lab.strangers import programs, reader_kernel
 
     monkeypatch.setattr(reader_kernel, "_DECLARED", {})
+    monkeypatch.setattr(programs, "_DECLARED", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
     with variants.restored():
         yield

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tabled import tables
 
 from hypatia_lab import machine, records
 
@@ -25,24 +26,14 @@ def refuse(*_: Any) -> Any:
 
 def driver(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Put a card of ``UUID`` and its driver in the place of torch's and NVML's; ``changes`` are other answers."""
-    answers = {
-        "NVMLError": NvmlError,
-        "NVML_CLOCK_SM": 1,
-        "NVML_CLOCK_MEM": 2,
-        "nvmlInit": lambda: None,
-        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid.decode(),
-        "nvmlDeviceGetUUID": lambda gpu: gpu,
-        "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: {1: 1980, 2: 3201}[kind],
-        "nvmlSystemGetDriverVersion": lambda: "580.159.04",
-        "nvmlDeviceGetVbiosVersion": lambda gpu: "96.00.A5.00.01",
-        "nvmlDeviceGetEccMode": lambda gpu: [1, 1],
-        "nvmlDeviceGetMigMode": lambda gpu: [0, 1],
-        "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: 650_000,
-        "nvmlDeviceGetPowerManagementDefaultLimit": lambda gpu: 700_000,
-    }
+    told = tables("machine")
+    answers = {name: lambda *_, answer=answer: answer for name, answer in told["answers"].items()}
+    answers |= {"NVMLError": NvmlError, "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "nvmlInit": lambda: None}
+    answers["nvmlDeviceGetHandleByUUID"] = lambda uuid: uuid.decode()
+    answers["nvmlDeviceGetUUID"] = lambda gpu: gpu
+    answers["nvmlDeviceGetMaxClockInfo"] = lambda gpu, kind: {1: 1980, 2: 3201}[kind]
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**answers | changes))
-    card = {"name": "Card", "total_memory": 2**37, "L2_cache_size": 2**26, "multi_processor_count": 132}
-    properties = SimpleNamespace(**card, major=9, minor=0, uuid=UUID)
+    properties = SimpleNamespace(**told["card"], uuid=UUID)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: properties)
 
 

@@ -15,15 +15,13 @@ from hypatia_lab.pages import checks, machines
 from hypatia_lab.workloads import Workload
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_two_hundred_pairs_are_asked_for_on_each_machine(device):
+@pytest.mark.parametrize(("device", "clock"), [("cpu", "hot"), ("cuda", "graph")])
+def test_two_hundred_pairs_are_asked_for_on_each_machine(device, clock):
     """With those of the other pages, whose plans are made the same way."""
-    clock = "graph" if device == "cuda" else "hot"
-    plans = {name: one.plan("seed", device, ()) for name, one in experiments.EXPERIMENTS.items()}
     pairs = [
         (name, group.workload, variant)
-        for name, groups in plans.items()
-        for group in groups
+        for name, spec in experiments.EXPERIMENTS.items()
+        for group in spec.plan("seed", device, ())
         for variant in group.variants
         if variant.endswith("@again") and clock in group.clocks
     ]

@@ -62,15 +62,6 @@ def test_a_shape_of_another_number_of_extents_is_refused():
     assert EXPERIMENTS["mlp_models"].fitting([(64, 64), (1, 2, 3, 4, 5)]) == [(1, 2, 3, 4, 5)]
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("preset", ["quick", "seed", "full"])
-def test_every_plan_of_the_lab_names_what_there_is(preset, device):
-    for name, spec in EXPERIMENTS.items():
-        composer.plan(name, preset, device)
-        shape = tuple(range(8, 8 + len(spec.dims)))
-        composer.plan(name, preset, device, [shape])  # whose extents are the operation's
-
-
 # Claims
 
 
@@ -133,7 +124,7 @@ def test_whatever_decides_a_claim_is_measured_by_its_experiment(experiment):
     there = {*planned(experiment), *planned("ceilings")}
     for claim in ledger():
         if claim.experiment == experiment:
-            sides = [Figure(name, clock=claim.clock) for name in (claim.variant, claim.baseline)]
+            sides = [Figure(name, clock=claim.clock) for name in (claim.variant, claim.baseline) if name]
             for workload, figure in itertools.product(claim.workloads, [*claim.of, *claim.over, *claim.under] or sides):
                 variant = dict(claim.rewrites).get(figure.variant, figure.variant)
                 what = figure.topic or figure.clock or "graph"

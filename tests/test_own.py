@@ -96,14 +96,10 @@ def test_bytes_and_tolerance_have_defaults_that_the_file_may_replace(tmp_path):
 
 def test_a_file_may_import_its_neighbours_and_nothing_is_written_beside_it(tmp_path):
     (tmp_path / "beside.py").write_text("SCALE = 1.0\n")
-    reader_kernel.load(write(tmp_path, ("import torch\n", "import torch\nfrom beside import SCALE\n")))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["beside.py", "tiny.py"]
-
-
-def test_what_is_installed_is_not_shadowed_by_a_neighbour(tmp_path):
-    (tmp_path / "colorsys.py").write_text("raise RuntimeError('the wrong one')\n")
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('what is installed comes first')\n")
     sys.modules.pop("colorsys", None)
-    reader_kernel.load(write(tmp_path, ("import torch\n", "import colorsys\n\nimport torch\n")))
+    reader_kernel.load(write(tmp_path, ("import torch\n", "import colorsys\nimport torch\nfrom beside import SCALE\n")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beside.py", "colorsys.py", "tiny.py"]
 
 
 def test_a_file_is_shown_in_the_encoding_that_it_declares(tmp_path):
@@ -133,9 +129,6 @@ def test_every_group_has_the_baselines_a_control_and_the_readers_variants(tmp_pa
 
 # ---------------------------------------------------------------- what is said of a file that is no good
 
-OPERATION, VARIANT = '@operation(\n    "tiny",', '@variant("tiny", "mine", origin="own")'
-RETURN = "return torch.nn.functional.silu(gate) * x"
-
 
 @tabled("own", "no_good")
 def test_a_file_that_is_no_good_is_told_why_in_one_line(tmp_path, old, new, named):
@@ -143,7 +136,7 @@ def test_a_file_that_is_no_good_is_told_why_in_one_line(tmp_path, old, new, name
 
 
 def test_a_fault_of_the_file_names_the_line_of_the_file(tmp_path):
-    line = refused(write(tmp_path, (VARIANT, VARIANT.replace('"mine"', '"eager"'))))
+    line = refused(write(tmp_path, ('"mine", origin', '"eager", origin')))
     text = (tmp_path / "tiny.py").read_text().splitlines()
     assert '"eager", origin' in text[int(line.split(":")[1]) - 1]
 
@@ -158,14 +151,10 @@ def test_a_fault_of_the_file_names_the_line_of_the_file(tmp_path):
     ],
 )
 def test_what_is_no_program_or_not_one_operation_is_told_so(tmp_path, content, named):
-    path = tmp_path / "tiny.py"
-    path.write_bytes(content)
-    assert named in refused(path)
-
-
-@pytest.mark.parametrize(("path", "cause"), [("none.py", errno.ENOENT), (".", errno.EISDIR)])
-def test_what_cannot_be_read_is_told_so(tmp_path, path, cause):
-    assert os.strerror(cause) in refused(tmp_path / path)
+    (tmp_path / "tiny.py").write_bytes(content)
+    assert named in refused(tmp_path / "tiny.py")
+    for path, cause in (("none.py", errno.ENOENT), (".", errno.EISDIR)):
+        assert os.strerror(cause) in refused(tmp_path / path)
 
 
 # ---------------------------------------------------------------- while it is measured

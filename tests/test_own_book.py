@@ -23,7 +23,7 @@ import nbformat
 from command import call, files_below, refused
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from synthetic import ceilings, cell_line, run_line
+from synthetic import ceilings, cell_line, run_line, write_records
 
 from hypatia_lab import claims, paths, records, results, tables, workloads
 from hypatia_lab.bench import composer
@@ -147,12 +147,9 @@ LINES = st.lists(CELLS, max_size=8, unique_by=lambda cell: records.cell_key(cell
 def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_path, ours, theirs, known):
     root = Path(tempfile.mkdtemp(dir=tmp_path))
     for machine, cells in (("box", ours), ("other", theirs)):
-        lines = [cell_line(operation="scaled_softmax") | cell for cell in cells]
-        run = run_line(machine=machine, experiment="scaled_softmax")
-        records.write(root, run, lines, overwrite=True)
-        if known:
-            run = run_line(machine=machine, experiment="ceilings")
-            records.write(root, run, ceilings({"ieee": 1.0, "bfloat16": 2.0}, "hot"), overwrite=True)
+        parts = {"scaled_softmax": [cell_line(operation="scaled_softmax") | cell for cell in cells]}
+        parts |= {"ceilings": ceilings({"ieee": 1.0, "bfloat16": 2.0}, "hot")} if known else {}
+        write_records(root, machine, "cpu", parts)
     before = files_below(tmp_path)
     lab = own_kernel.read(root, "scaled_softmax", "other")
     assert set(by_machine.ordered(lab)) == {"box", "other"} & set(lab.machines)
@@ -208,11 +205,12 @@ def test_judge_says_what_a_claim_names_and_there_is_not(kernel, monkeypatch, not
     assert all(word in line for word in ("tiny.yaml: MINE-1a: ", "'mien'", "'mine'"))
 
 
-@tabled("own_book", "bad_files")
 @pytest.mark.usefixtures("rehearsed_here")
-def test_judge_says_what_is_wrong_with_the_file_without_a_traceback(kernel, tmp_path, content, told):
-    kernel.write_text(content)
-    assert told in refused("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
+def test_judge_says_what_is_wrong_with_the_file_without_a_traceback(kernel, tmp_path):
+    """As whatever is told of a file in test_own."""
+    kernel.write_text("import nothing_of_the_sort")
+    line = refused("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
+    assert "tiny.py:1: ModuleNotFoundError" in line
     assert files_below(tmp_path) == ["work", "work/tiny.py"]
 
 
@@ -225,14 +223,21 @@ def test_judge_leaves_a_folder_alone_that_is_no_book(kernel, tmp_path):
 
 
 @pytest.mark.usefixtures("rehearsed_here")
-def test_a_full_disk_under_the_readers_book_is_one_line(kernel, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("where", "error", "told"),
+    [
+        ("tempfile.mkstemp", OSError(errno.ENOSPC, "No space left on device"), (2, "the disk is full")),
+        ("composer.measure", KeyboardInterrupt, (130, "interrupted;")),
+    ],
+)
+def test_a_full_disk_or_an_interrupt_is_one_line(kernel, tmp_path, monkeypatch, where, error, told):
     give_ceilings(tmp_path / "mine")
     before = files_below(tmp_path)
-
-    monkeypatch.setattr(records.tempfile, "mkstemp", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    home = {"tempfile": records.tempfile, "composer": composer}[where.partition(".")[0]]
+    monkeypatch.setattr(home, where.partition(".")[2], Mock(side_effect=error))
     found = call("judge", kernel, "--device", "cpu", "--machine", "box", "--output", tmp_path / "mine")
-    assert (found.code, found.out) == (2, "")
-    assert "the disk is full" in found.err[-1]
+    assert (found.code, found.out) == (told[0], "")
+    assert told[1] in found.err[-1]
     assert files_below(tmp_path) == before
 
 
@@ -268,13 +273,6 @@ def test_a_book_that_a_full_disk_cut_short_is_begun_anew_and_the_file_is_named(t
         begin(folder)
     assert files_below(folder) == files_below(tmp_path / "0")
     assert room > 3
-
-
-@pytest.mark.usefixtures("rehearsed_here")
-def test_an_interrupt_says_how_to_go_on(kernel, tmp_path, monkeypatch):
-    monkeypatch.setattr(composer, "measure", Mock(side_effect=KeyboardInterrupt))
-    found = call("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
-    assert (found.code, found.err[-1].partition(";")[0]) == (130, "interrupted")
 
 
 # ---------------------------------------------------------------- judge, to the end
@@ -319,18 +317,14 @@ def test_the_examples_fault_is_told():
 def test_the_page_of_the_book_names_every_argument_and_its_default():
     page = (paths.HOME / "book" / "your_own_kernel.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", page))
-    arguments = {
-        p.name: p.default for p in inspect.signature(reader_kernel.operation).parameters.values() if p.name != "name"
-    }
+    parameters = inspect.signature(reader_kernel.operation).parameters
+    arguments = {name: one.default for name, one in parameters.items() if name != "name"}
     assert set(table) - {"wrong", "too_fast", "crashed", "timeout", "skipped"} == set(arguments)
-    assert [name for name in table if table[name] == "must be given"] == [
-        name for name, default in arguments.items() if default is inspect.Parameter.empty
-    ]
+    needed = [name for name, default in arguments.items() if default is inspect.Parameter.empty]
+    assert [name for name in table if table[name] == "must be given"] == needed
     assert (table["roundings"], table["dtypes"]) == (str(reader_kernel.ROUNDINGS), *arguments["dtypes"])
     assert (table["depth"], arguments["depth"]) == ("the largest extent", max)
-    for command in re.findall(r"(?m)^hypatia-lab (\w+)", page):
-        assert command in commands.main.commands
-    for option in set(re.findall(r"--[a-z][a-z-]+", page)):
-        assert any(option in p.opts for name in ("judge", "compare") for p in commands.main.commands[name].params), (
-            option
-        )
+    known = commands.main.commands
+    options = {option for name in ("judge", "compare") for one in known[name].params for option in one.opts}
+    assert set(re.findall(r"(?m)^hypatia-lab (\w+)", page)) <= set(known)
+    assert set(re.findall(r"--[a-z][a-z-]+", page)) <= options

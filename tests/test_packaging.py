@@ -59,14 +59,13 @@ def test_every_constraint_lies_in_its_range() -> None:
 
 def _needed(*names: str) -> set[str]:
     """Packages and all that they need with Python 3.12, of which the page on boxes without a registry speaks."""
-    found: set[str] = set()
-    todo = list(names)
+    box = {"python_version": "3.12", "python_full_version": "3.12.0", "extra": ""}
+    found, todo = set[str](), list(names)
     while todo:
         if (name := canonicalize_name(todo.pop())) not in found:
             found.add(name)
             with suppress(PackageNotFoundError):  # not installed with this version of Python
                 wanted = [Requirement(text) for text in requires(name) or []]
-                box = {"python_version": "3.12", "python_full_version": "3.12.0", "extra": ""}
                 todo += [one.name for one in wanted if one.marker is None or one.marker.evaluate(box)]
     return found
 
@@ -103,8 +102,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("wheel")
     built = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(home), str(ROOT)]
     subprocess.run([*PIP, *built], check=True, capture_output=True)
-    (found,) = home.glob("*.whl")
-    return found
+    return next(home.glob("*.whl"))
 
 
 def _files(*asked: str) -> dict[str, int]:
@@ -146,12 +144,11 @@ def test_a_wheel_knows_the_records_and_the_claims(bare: Bare) -> None:
     assert {part["verdict"] for claim in json.loads(done.stdout) for part in claim["parts"]} != {"not_testable"}
 
 
-@pytest.mark.parametrize(("command", "extra"), [(("run", "02"), "[run]"), (("book",), "[book]")])
-def test_a_wheel_says_which_extra_a_command_needs(command: tuple[str, ...], extra: str, bare: Bare) -> None:
-    done = bare(*command)
-    assert (done.returncode, done.stdout) == (2, "")
-    (told,) = done.stderr.splitlines()
-    assert f"pip install 'hypatia-lab{extra}'" in told
+@pytest.mark.parametrize(("command", "extra"), [("run 02", "[run]"), ("book", "[book]")])
+def test_a_wheel_says_which_extra_a_command_needs(command: str, extra: str, bare: Bare) -> None:
+    done = bare(*command.split())
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert f"pip install 'hypatia-lab{extra}'" in done.stderr
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,11 +182,16 @@ def test_both_timers_time_the_same_call_turn_about(tmp_path: Path, monkeypatch: 
     assert order == ["hot", "other", "other", "hot", "other", "hot", "hot", "other"]
 
 
+def later(run: Callable[[], Any]) -> Callable[[], Any]:
+    """``run`` after 5 ms."""
+    return lambda: (time.sleep(5e-3), run())[1]
+
+
 def test_torchs_timer_agrees_that_a_call_takes_what_it_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(oracle, "BUDGET_S", 0.03)
     whole = found(LINEAR, "eager", tmp_path)
-    run = whole.variant.factory(LINEAR, LINEAR.inputs("cpu"))
-    slow = replace(whole.variant, factory=lambda *given: lambda: (time.sleep(5e-3), run())[1])
+    build = whole.variant.factory
+    slow = replace(whole.variant, factory=lambda *given: later(build(*given)))
     seen = looked(replace(whole, variant=slow))
     assert list(seen) == ["hot clock", "torch.utils.benchmark"]
     assert all(5e3 < us < 5e4 for us in seen.values()), seen

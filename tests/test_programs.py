@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 from command import call, refused
 from synthetic import recorded, run_line
-from tabled import tabled
+from tabled import tabled, tables
 
-from hypatia_lab import check, paths, records, results, tables, variants
+from hypatia_lab import check, paths, records, results, variants
 from hypatia_lab.bench import composer, details, fence, sessions
 from hypatia_lab.figures import language
-from hypatia_lab.figures.figure import origins_key
 from hypatia_lab.probes import program
 from hypatia_lab.probes.probe import Ended
 from hypatia_lab.strangers import programs
@@ -38,14 +37,10 @@ TOOL, FILE = ((OUTSIDE / name).read_text(encoding="utf-8") for name in ("tool.py
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What a test registers is forgotten when it ends; temporary folders are made where it can look for them."""
-    monkeypatch.setattr(programs, "_DECLARED", [])
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def found_again(registry: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Temporary folders are made where a test can look for them."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    with variants.restored():
-        yield
 
 
 def blob(text: str) -> str:
@@ -72,16 +67,11 @@ def stand_in(folder: Path, *changes: tuple[str, str]) -> Path:
 
 
 def test_pins_are_what_git_says(tmp_path):
-    path = stand_in(tmp_path)
-    tool = tmp_path / "upstream" / "tool.py"
-    said = subprocess.run(["git", "hash-object", "--no-filters", tool], capture_output=True, text=True, check=True)
-    found = programs.load(path)
-    assert found.provenance[0].record() == {
-        "repository": "someone/something",
-        "commit": COMMIT,
-        "licence": "MIT",
-        "files": {"tool.py": said.stdout.strip()},
-    }
+    (found,) = programs.load(stand_in(tmp_path)).provenance
+    asked = ["git", "hash-object", "--no-filters", tmp_path / "upstream" / "tool.py"]
+    files = {"tool.py": subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()}
+    about = {"repository": "someone/something", "commit": COMMIT, "licence": "MIT"}
+    assert found.record() == about | {"files": files}
 
 
 def refusal(path: Path) -> str:
@@ -100,8 +90,7 @@ def test_a_file_that_differs_from_its_pin_is_named_with_both_ids_and_nothing_of_
     line = refusal(path)
     assert all(said in line for said in (str(tool), blob(TOOL), blob(TOOL + "# better\n")))
     tool.unlink()
-    line = refusal(path)
-    assert all(said in line for said in (str(tool), "someone/something"))
+    assert re.search(f"{tool}.*someone/something|someone/something.*{tool}", refusal(path))
     assert not (tmp_path / "ran").exists()
 
 
@@ -179,12 +168,17 @@ def alive(folder: Path) -> list[str]:
     return [line for line in found if line]
 
 
+def soon(there: Callable[[], bool], seconds: float) -> bool:
+    """Whether it is so within so many seconds."""
+    due = time.monotonic() + seconds
+    while not there() and time.monotonic() < due:
+        time.sleep(0.02)
+    return there()
+
+
 def nothing_left(folder: Path, wait_s: float = 10.0) -> bool:
     """Whether no process of a program and no folder is left, if need be after a moment."""
-    due = time.monotonic() + wait_s
-    while (alive(folder) or list((folder / "tmp").iterdir())) and time.monotonic() < due:
-        time.sleep(0.02)
-    return not alive(folder) and not list((folder / "tmp").iterdir())
+    return soon(lambda: not alive(folder) and not list((folder / "tmp").iterdir()), wait_s)
 
 
 def ended(folder: Path, *given: object, limit_s: float = 30.0, **more: Any) -> Ended:
@@ -202,13 +196,9 @@ def test_a_program_runs_in_an_empty_folder_that_is_gone_afterwards(tmp_path, fen
         assert out.number(r"Fused: +([0-9.,]+) ms", "time") == 1234.5
         assert (out.folder / "answer.txt").read_text() == "42"
         assert 0 < out.seconds < 30
-    assert [path.name for path in (tmp_path / "upstream").iterdir()] == ["tool.py"]
-
-
-def test_the_environment_is_the_callers_where_he_says_so(tmp_path):
-    asked = "import os; print(os.environ['HOME'], os.environ['PYTHONDONTWRITEBYTECODE'])"
-    with shell(tmp_path) as here:
+        asked = "import os; print(os.environ['HOME'], os.environ['PYTHONDONTWRITEBYTECODE'])"
         assert here.run([sys.executable, "-c", asked], env={"HOME": "/elsewhere"}).text == "/elsewhere 1\n"
+    assert [path.name for path in (tmp_path / "upstream").iterdir()] == ["tool.py"]
 
 
 @pytest.mark.parametrize(
@@ -222,10 +212,9 @@ def test_a_program_that_dies_says_how(tmp_path, given, how, last):
 
 def test_a_program_that_hangs_is_stopped_with_all_that_it_started(tmp_path, fenced):
     end = ended(tmp_path, "hangs", limit_s=0.5)
-    assert end.status == "timeout"
     told = re.search(r"([\d.]+) s.*'pids", end.reason)
     assert told
-    assert 0 < float(told[1]) <= 0.5  # what was left of the limit when it was started
+    assert (end.status, 0 < float(told[1]) <= 0.5) == ("timeout", True)  # what was left of the limit when it began
 
 
 def test_what_a_program_leaves_running_or_locked_is_removed(tmp_path, fenced):
@@ -242,12 +231,12 @@ def test_what_is_written_outside_is_refused_or_told(tmp_path, fenced):
 
 def test_a_program_that_swallows_the_refusal_has_written_nothing_or_is_found_out(tmp_path, fenced):
     target = tmp_path / "upstream" / "tool.py"
-    if not fenced:
+    if fenced:
+        with shell(tmp_path) as here:
+            here.run(tool(tmp_path, "ignores", target))
+        assert target.read_text() == TOOL
+    else:
         assert str(target) in ended(tmp_path, "ignores", target).reason
-        return
-    with shell(tmp_path) as here:
-        here.run(tool(tmp_path, "ignores", target))
-    assert target.read_text() == TOOL
 
 
 def test_devices_shared_memory_and_declared_places_may_be_written_to(tmp_path, fenced):
@@ -269,13 +258,11 @@ def test_a_program_that_cannot_be_started_is_told_so(tmp_path):
 
 
 def test_a_program_that_prints_without_end_is_stopped_after_signs_of_life(tmp_path):
-    heard: list[str] = []
-    with (
-        shell(tmp_path, emit=lambda event, **more: heard.append(event)) as here,
-        pytest.raises(Ended, match="64 MiB"),
-    ):
-        here.run([sys.executable, "-c", "while True: print('x' * 1_000_000)"])
-    assert set(heard) == {"alive"}
+    heard = set[str]()
+    endless = [sys.executable, "-c", "while True: print('x' * 1_000_000)"]
+    with shell(tmp_path, emit=lambda event, **more: heard.add(event)) as here, pytest.raises(Ended, match="64 MiB"):
+        here.run(endless)
+    assert heard == {"alive"}
 
 
 PARENT = """
@@ -293,10 +280,7 @@ def test_when_whoever_asked_is_killed_nothing_is_left(tmp_path):
         pass
     given = [str(tmp_path / "parts" / "scratch" / "0"), str(tmp_path / "upstream" / "tool.py"), "hangs"]
     with subprocess.Popen([sys.executable, "-c", PARENT, *given]) as parent:
-        due = time.monotonic() + 20
-        while sum("sleep 600" in line for line in alive(tmp_path)) < 2 and time.monotonic() < due:
-            time.sleep(0.02)
-        assert sum("sleep 600" in line for line in alive(tmp_path)) >= 2
+        assert soon(lambda: sum("sleep 600" in line for line in alive(tmp_path)) >= 2, 20)
         parent.send_signal(signal.SIGKILL)
     assert nothing_left(tmp_path)
 
@@ -311,22 +295,13 @@ def test_a_figure_that_is_not_printed_or_is_none_says_so():
     assert out.number(r"^Fused: (\w+) ms$", "fused time") != 0
 
 
-@pytest.mark.parametrize(
-    ("given", "cause"),
-    [
-        ({"unit": "furlong"}, ValueError),
-        ({"dtype": "float8"}, ValueError),
-        ({"variant": "No!"}, ValueError),
-        ({"shape": (1, 2)}, ValueError),
-        ({"operation": "nothing"}, ValueError),
-        ({"value": float("nan")}, Ended),
-        ({"value": 1e301}, Ended),
-    ],
-)
-def test_a_figure_that_no_record_can_hold_is_refused(tmp_path, given, cause):
+def test_a_figure_that_no_record_can_hold_is_refused(tmp_path):
+    wrong = [{"unit": "furlong"}, {"dtype": "float8"}, {"variant": "No!"}, {"shape": (1, 2)}, {"operation": "nothing"}]
+    endless = [{"value": float("nan")}, {"value": 1e301}]
     with shell(tmp_path) as here:
-        with pytest.raises(cause):
-            here.figure("time", **{"value": 1.0} | given)
+        for cause, given in [(ValueError, one) for one in wrong] + [(Ended, one) for one in endless]:
+            with pytest.raises(cause):
+                here.figure("time", **{"value": 1.0} | given)
         figure = here.figure("time", 2, "s", operation="relu", shape=(3, 4), dtype="float16", variant="theirs")
         assert figure["value"] == 2.0
 
@@ -370,28 +345,14 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
     (one,) = programs._DECLARED
     assert found.run["provenance"] == [one.provenance[0].record()]
     assert found.run["source"] == hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    assert [(cell["variant"], cell["origin"], cell["status"]) for cell in found.cells] == [
-        ("eager", "peer", "ok"),
-        ("author_v1", "author", "ok"),
-    ]
-    row = next(row for row in results.rows([found]) if row.variant == "author_v1")
-    assert row.origin == "author"
-    assert row.ratio > 0
-    assert "author" in list(tables.results_table([row])["origin"])
-    keys = ("case", "name", "variant", "shape", "dtype", "unit", "values", "status")
-    here = [4, 6, 8]
-    assert [tuple(line[key] for key in keys) for line in found.details] == [
-        ("kernel_only", "fused", "author_v1", here, "float32", "ms", [1234.5], "ok"),
-        ("kernel_only", "fused", "author_c", [1, 2, 3], "float64", "s", [2.0], "ok"),
-        # What hung once is not waited for again.
-        ("hung", "begun", "author_v1", here, "float32", "1", [1.0, None], "timeout"),
-        ("raises", "program", "author_v1", here, "float32", "1", [], "crashed"),
-        ("unable", "program", "author_tool", here, "float32", "1", [], "skipped"),
-    ]
-    assert {(line["topic"], line["origin"]) for line in found.details} == {("program", "author")}
+    ended = {cell["variant"]: (cell["origin"], cell["status"]) for cell in found.cells}
+    assert ended == {"eager": ("peer", "ok"), "author_v1": ("author", "ok")}
+    (row,) = (row for row in results.rows([found]) if row.variant == "author_v1")
+    assert (row.origin, row.ratio > 0) == ("author", True)
+    head, *lines = tables("programs")["recorded"]
+    assert [[line[key] for key in head] for line in found.details] == lines
     reasons = {line["case"]: line["reason"] for line in found.details}
-    assert reasons["raises"].startswith("stand_in.py:")
-    assert "AttributeError" in reasons["raises"]
+    assert re.match(r"stand_in\.py:.*AttributeError", reasons["raises"])
     assert reasons["unable"] == "not on cpu"
     told = " ".join([second.out, *second.err])
     assert all(reason in told for reason in reasons.values())
@@ -430,16 +391,16 @@ EXAMPLE = paths.HOME / "book" / "examples" / "outside_program.py"
 
 def test_the_example_is_right_and_its_program_prints_its_figures(tmp_path):
     found = programs.load(EXAMPLE)
-    for device in ("cpu", "cuda"):
-        (group,) = programs.experiment(EXAMPLE, found).plan("seed", device, ())
-        assert group.variants == ("eager", "eager@again", "author_example")
-    problem = check.Problem(group.workload, "cpu")
-    run = variants.find("linear_relu", "author_example").factory(group.workload, problem.inputs)
+    groups = [programs.experiment(EXAMPLE, found).plan("seed", device, ()) for device in ("cpu", "cuda")]
+    assert [[one.variants for one in group] for group in groups] == [[("eager", "eager@again", "author_example")]] * 2
+    workload = groups[0][0].workload
+    problem = check.Problem(workload, "cpu")
+    run = variants.find("linear_relu", "author_example").factory(workload, problem.inputs)
     assert check.check(run, problem).reason == ""
     with shell(tmp_path, 60) as here:
-        figures = {figure["name"]: figure for figure in found.commands["benchmark"].figures(here)}
+        figures = {figure["name"]: figure["value"] for figure in found.commands["benchmark"].figures(here)}
     assert list(figures) == ["eager", "fused", "speedup"]
-    assert figures["speedup"]["value"] == pytest.approx(figures["eager"]["value"] / figures["fused"]["value"], rel=0.1)
+    assert figures["speedup"] == pytest.approx(figures["eager"] / figures["fused"], rel=0.1)
     assert sorted(path.name for path in EXAMPLE.with_name("stand_in").iterdir()) == ["benchmark.py"]
 
 
@@ -464,5 +425,3 @@ def test_authors_programs_look_like_nobody_elses(committed_records):
     assert {look.symbol for look in looks} <= own
     assert len({(look.colour, look.symbol) for look in looks}) == len(looks) > 1
     assert language.style("author_v1", "author").colour == language.style("naive", "rebuilt").colour
-    (key,) = [text for _, text in origins_key(["author", "own"]) if "author" in text]
-    assert key

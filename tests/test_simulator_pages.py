@@ -5,26 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from synthetic import cell_line, detail_line, evidence, row
+from synthetic import cells, detail_line, evidence, row
 
+import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
 from hypatia_lab import claims, records
 from hypatia_lab.figures import probe_rows
 from hypatia_lab.pages import simulator
 from hypatia_lab.pages.evidence import Evidence
 
 
-def image(variant: str, dtype: str, shape: list[int], us: float, clock: str = "graph") -> dict:
-    who = {"variant": variant, "origin": "own", "baseline": "eager"}
-    work = {"operation": "diffraction", "shape": shape, "dtype": dtype, "flops": 0, "traffic": 4 * shape[0] ** 2}
-    return cell_line(**work, **who, clock=clock, medians_us=[us, us * 1.01, us])
-
-
+@pytest.mark.usefixtures("two_processes")
 def test_an_image_in_float64_stands_beside_its_largest_in_float32() -> None:
-    lines = [
-        image("cuda", dtype, [size, size], us) for dtype, us in (("float32", 10), ("float64", 30)) for size in (8, 9)
-    ]
-    lines += [image("c_openmp", dtype, [9, 9], 50, "wall") for dtype in ("float32", "float64")]
-    lines += [image("triton", "float32", [9, 9], 5)]
+    lines = cells({"*triton": 5}, "diffraction", [9, 9])
+    for dtype, us in (("float32", 10), ("float64", 30)):
+        lines += cells({"*cuda": us}, "diffraction", [8, 8], dtype=dtype)
+        lines += cells({"*cuda": us}, "diffraction", [9, 9], dtype=dtype)
+        lines += cells({"*c_openmp": 50}, "diffraction", [9, 9], dtype=dtype, clock="wall")
     found = {one.variant: one for one in simulator.in_float64(evidence({"precision": lines}), "box")}
     assert set(found) == {"cuda", "c_openmp"}
     assert (found["cuda"].shape, found["cuda"].baseline) == ("9x9", "float32")

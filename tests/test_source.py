@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tabled import CASES
 
 from hypatia_lab.pages import source
 
@@ -140,39 +141,10 @@ def test_marks_that_do_not_pair_are_refused(written: Callable[..., str], text: s
 
 # ---------------------------------------------------------------- the page
 
-KERNEL = """\
-// [kernel]
-__global__ void add(const float* x,
-                    float* y, int n) {
-    const int first = blockIdx.x;
-    if (first >= n) {
-        return;
-    }
-#pragma unroll
-    for (int i = first; i < n; ++i) {
-        const float two =  // (1)
-            2 * x[i];
-        if (two > 0) {
-            y[i] = two;  // (2)
-        } else {
-            y[i] = 0;
-        }
-    }
-}
-// [/kernel]
-"""
-
 
 def test_an_excerpt_shows_what_is_explained_in_its_loops_and_functions(written: Callable[..., str]) -> None:
-    assert source.excerpt(written(KERNEL), "kernel") == [
-        "__global__ void add(…) {",
-        "    // …",
-        "    for (int i = first; i < n; ++i) {",
-        "        const float two =  // (1)",
-        "            2 * x[i];",
-        "            // …",
-        "            y[i] = two;  // (2)",
-    ]
+    whole, _, told = (CASES / "add.cu").read_text(encoding="utf-8").partition("// as it is told:\n")
+    assert source.excerpt(written(whole), "kernel") == told.splitlines()
     loop = ["    for row in x:", "        yield f(  # (1)", "            row", "        )"]
     text = "\n".join(["# [rows]", "def rows(", "    x,", "):", *loop, "    # [/rows]", ""])
     assert source.excerpt(written(text, "a.py"), "rows") == ["def rows(…):", *loop]

@@ -113,9 +113,7 @@ def test_two_products_of_two_depths_are_one_launch(plan: Plan, emulation: None) 
 LARGE, LONG, FLAT = (8192, 4096), (1024, 2048), (100, 40000)
 
 
-def test_no_multiprocessor_takes_many_more_of_a_short_kernels_blocks_than_its_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_multiprocessor_takes_many_more_of_a_short_kernels_blocks_than_its_share(monkeypatch) -> None:
     monkeypatch.setattr(loader, "multiprocessors", lambda device: 132)
     whole, static = 228 * 1024, 1024  # of a multiprocessor's shared memory, and of a block's at most
     for blocks in (1, 132, 133, 256, 264, 768, 1000, 4224):
@@ -161,16 +159,16 @@ def test_what_it_cannot_run_on_is_said() -> None:
 @pytest.mark.parametrize("plan", [*PLANS, Plan(cluster=2, group=4), Plan(group=3)])
 @pytest.mark.parametrize("shape", [(1024, 784, 2048), (1000, 777, 2001), (129, 1, 300), (9, 1501, 60)])
 def test_every_plan_is_right_on_a_gpu(shape: tuple[int, int, int], plan: Plan) -> None:
-    from hypatia_lab.kernels.linear_relu.gradient_products_split import gradient_products_split
-    from hypatia_lab.kernels.linear_relu.linear_relu_split import linear_relu_split
+    from hypatia_lab.kernels.linear_relu import gradient_products_split as gradients
+    from hypatia_lab.kernels.linear_relu import linear_relu_split as product
 
     batch, inner, outer = shape
     x, weight, bias, grad = normal((batch, inner), (outer, inner), (outer,), (batch, outer), device=DEVICE)
     spoiled = x.clone()
     spoiled[-1, -1], spoiled[0, 0] = float("inf"), float("nan")
-    y = linear_relu_split(spoiled, weight, bias, tiles=plan)
+    y = product.linear_relu_split(spoiled, weight, bias, tiles=plan)
     torch.testing.assert_close(y, exact(spoiled, weight, bias).float(), equal_nan=True, rtol=1e-4, atol=1e-4)
     masked = torch.where(y <= 0, 0.0, grad).double()
-    found = gradient_products_split(grad, x, weight, y, plan=plan)
+    found = gradients.gradient_products_split(grad, x, weight, y, plan=plan)
     for own, right in zip(found, (masked @ weight.double(), masked.T @ x.double(), masked.sum(0)), strict=True):
         assert error(own, right) <= 4e-7

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tabled import tabled
+from tabled import tabled, tables
 
 from hypatia_lab import check, dispatch
+from hypatia_lab.bench import composer
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.mlp import mlp_cuda
@@ -49,10 +51,10 @@ def of_the_lab(one: Variant) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Who of an operation's variants is held against float64, and of what: every combination that the operation has."""
+    """Who of some operations' variants is held against float64, and of what: every combination that they have."""
 
-    operation: str
-    shapes: Sequence[tuple[int, ...]]
+    of: Sequence[str]
+    shapes: Sequence[Sequence[int]]
     dtypes: Sequence[str] = tuple(DTYPES)
     maths: Sequence[str] = ("ieee",)
     directions: Sequence[str] = ("forward",)
@@ -60,103 +62,50 @@ class Rows:
     marks: Sequence[pytest.MarkDecorator] = ()
 
     def workloads(self) -> Iterator[Workload]:
-        spec = operations()[self.operation]
-        for shape, dtype, direction in itertools.product(self.shapes, self.dtypes, self.directions):
+        for name, shape, dtype, direction in itertools.product(self.of, self.shapes, self.dtypes, self.directions):
+            spec = operations()[name]
             if direction == "forward" or spec.backward:
                 for math in [math for math in spec.maths(dtype) if math in self.maths]:
-                    yield Workload(self.operation, shape, dtype, math, direction)
+                    yield Workload(name, tuple(shape), dtype, math, direction)
 
 
 cuda = [pytest.mark.cuda, pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")]
 slow, sweep = [pytest.mark.slow], [pytest.mark.sweep]
-SINGLE, EXACT = ("float32",), ("float32", "float64")
+SINGLE = ("float32",)
 ALL = ("ieee", "tf32", *SPLIT, "default")
-LINEAR = [(1, 1, 1), (7, 127, 129), (128, 1, 3), (1, 784, 10), (100, 301, 77)]
-LADDER = [(1, 7, 5), (127, 129, 127)]
-# Many tiles, a ragged last one, rows that start at multiples of 16 bytes and rows that do not.
-LARGE = [(127, 784, 7), (129, 64, 512), (1000, 3001, 77), (1024, 784, 2048), (3000, 520, 3001)]
-MLP = [(1, 7, 5, 1, 3), (33, 77, 40, 2, 10), (129, 24, 31, 4, 10)]
-BLOCK = [(1, 3, 7, 5), (33, 4, 9, 10), (2, 16, 33, 40), (1, 64, 17, 31), (2, 96, 8, 8), (1, 3, 97, 131)]
-ODD, EVEN, SMALL = (3, 5, 33, 29), (2, 16, 32, 32), (2, 3, 13, 17)
-DIFFRACTION = ("diffraction", "diffraction_triclinic", "diffraction_sources", "diffraction_table")
 FEW = {1: (37,), 2: (9, 16), 3: (5, 9, 7), 4: (2, 8, 9, 10), 5: (5, 7, 9, 2, 6)}
 MANY = {1: (64,), 2: (64, 64), 3: (64, 64, 64), 4: (2, 16, 32, 32), 5: (64, 64, 64, 2, 64)}
 """Number of extents → a shape, odd and even."""
 
+
+WHO = {"": plain, "measures": measures, "compiled": compiled, "of the lab": of_the_lab}
+WHO |= {"eager": lambda one: one.name == "eager"}
+MARKS = {"": (), "cuda": cuda, "slow": slow, "sweep": sweep}
+
+
+def told_of(row: dict[str, Any]) -> Rows:
+    """A row of the table."""
+    maths = {"all": ALL, "": ("ieee",)}.get(str(row.get("maths", "")), row.get("maths"))
+    return Rows(**row | {"who": WHO[row.get("who", "")], "marks": MARKS[row.get("marks", "")], "maths": maths})
+
+
 ROWS = [
-    Rows("linear_relu", LINEAR, directions=DIRECTIONS),
-    Rows("linear_relu", LADDER),
-    Rows("linear_relu", LINEAR + LARGE, maths=ALL, who=of_the_lab, marks=cuda),
-    Rows("linear_relu", [(33, 77, 129)], SINGLE, directions=DIRECTIONS, who=compiled, marks=slow),
-    Rows("linear_relu_layout", LINEAR),
-    Rows("mlp", MLP, ("float32", "float16", "float64")),
-    Rows("mlp2", [(1, 16), (129, 77)], ("float32", "float16", "float64")),
-    Rows("mlp3", [(7, 128), (1000, 32)], ("float32", "float16", "float64")),
-    Rows("mlp", MLP, ("float32", "float16", "float64"), who=measures),
-    Rows("mlp", MLP[1:2], SINGLE, who=compiled, marks=slow),
-    Rows("mlp2", [(33, 48)], SINGLE, who=compiled, marks=slow),
+    *map(told_of, tables("variants")["rows"]),
     *(
-        Rows(name, [(rows, width) for rows in (1, 63, 64, 65, 129, 1000, 20000, 65536) for width in mlp_cuda.WIDTHS])
+        Rows([name], [(rows, width) for rows in (1, 63, 64, 65, 129, 1000, 20000, 65536) for width in mlp_cuda.WIDTHS])
         for name in mlp.FUSED
         if DEVICE == "cuda"
     ),
-    Rows("conv_block", [ODD]),
-    Rows("conv_block_tanh", [EVEN]),
-    Rows("conv_block", [(3, 5, 17, 14)], maths=("default",)),
-    Rows("conv_block", BLOCK, SINGLE, marks=sweep),
-    Rows("conv_block", BLOCK[:3], marks=sweep),
-    Rows("conv_block_tanh", BLOCK[:1], marks=sweep),
-    Rows("conv_block", [ODD], directions=[BOTH], marks=sweep),
-    Rows("conv_block_tanh", [(33, 4, 9, 10)], directions=[BOTH], marks=sweep),
-    Rows("conv_block", [(5, 64, 128, 128)], SINGLE, marks=sweep),
-    Rows("conv_block", [ODD], ("float32", "bfloat16"), directions=DIRECTIONS, who=compiled, marks=sweep),
-    Rows("conv_block_tanh", [(2, 16, 16, 16)], SINGLE, directions=DIRECTIONS, who=compiled, marks=sweep),
-    *(Rows(name, [ODD], SINGLE) for name in ("unet", "unet_group", "norm_chain")),
     *(
-        Rows(name, [SMALL], ("float64", "bfloat16", "float16"))
-        for name in ("unet", "unet_group", "unet_autocast", "conv_block_autocast", "norm_chain")
-    ),
-    *(Rows(name, [SMALL], SINGLE, directions=[BOTH]) for name in ("unet", "unet_group", "norm_chain")),
-    *(Rows(name, [SMALL], ("bfloat16",), directions=[BOTH]) for name in ("unet_autocast", "conv_block_autocast")),
-    *(
-        Rows(name, [ODD], ("bfloat16",), directions=[BOTH], who=lambda one: one.name == "eager")
-        for name in ("unet", "unet_autocast")
-    ),
-    Rows("unet", [ODD], SINGLE, who=measures),
-    *(Rows("unet", [SMALL], (dtype,), who=measures) for dtype in ("float64", "bfloat16", "float16")),
-    Rows("unet", [SMALL], SINGLE, directions=[BOTH], who=measures),
-    *(
-        Rows(name, operations()[name].small_shapes[:1], ("float32", "bfloat16"), who=measures)
+        Rows([name], operations()[name].small_shapes[:1], ("float32", "bfloat16"), who=measures)
         for name in ("linear_relu", "conv_block", "conv_block_tanh", "mlp2", "mlp3")
     ),
-    # A U-Net takes a compiler half a minute.
     *(
-        Rows(name, [ODD], (dtype,), directions=DIRECTIONS, who=compiled, marks=marks)
-        for name, dtype, marks in (
-            ("unet", "float32", sweep),
-            ("unet_autocast", "bfloat16", sweep),
-            ("conv_block_autocast", "bfloat16", slow),
-            ("norm_chain", "float32", slow),
-        )
-    ),
-    # A table takes a second to set up, whatever the image: the smallest sizes are S003's case alone.
-    Rows("diffraction", [(1, 1), (3, 200)], EXACT),
-    *(Rows(name, [(67, 129)], EXACT) for name in DIFFRACTION),
-    Rows("diffraction_batch", [(3, 67, 129)], EXACT),
-    *(
-        Rows(name, [shape], SINGLE, who=compiled, marks=slow)
-        for name, shape in (
-            ("diffraction_table", (33, 77)),
-            ("diffraction_triclinic", (33, 77)),
-            ("diffraction_batch", (2, 33, 77)),
-        )
-    ),
-    *(
-        Rows(name, [FEW[len(spec.dims)]], maths=ALL, who=plain, marks=sweep if "table" in name else slow)
+        Rows([name], [FEW[len(spec.dims)]], maths=ALL, marks=sweep if "table" in name else slow)
         for name, spec in operations().items()
     ),
     *(
-        Rows(name, [MANY[len(spec.dims)]], dtypes, maths=ALL, directions=DIRECTIONS, who=who, marks=sweep)
+        Rows([name], [MANY[len(spec.dims)]], dtypes, maths=ALL, directions=DIRECTIONS, who=who, marks=sweep)
         for name, spec in operations().items()
         for dtypes, who in ((tuple(DTYPES), plain), (SINGLE, lambda one: not plain(one)))
     ),
@@ -200,9 +149,8 @@ def test_every_variant_agrees_with_float64(
 
 def every(name: str, *directions: str) -> Iterator[Workload]:
     """Operation ``name`` in every dtype, math and direction that it has."""
-    yield from Rows(
-        name, [FEW[len(operations()[name].dims)]], maths=ALL, directions=directions or DIRECTIONS
-    ).workloads()
+    shapes = [FEW[len(operations()[name].dims)]]
+    yield from Rows([name], shapes, maths=ALL, directions=directions or DIRECTIONS).workloads()
 
 
 @pytest.mark.slow
@@ -278,14 +226,10 @@ def test_a_variant_says_what_it_asks_of_a_gpu(asked: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (10, 0)])
-@pytest.mark.parametrize(
-    "asked", ["linear_relu/step_wgmma 64x64x64", "linear_relu/cuda 64x64x64", "mlp3/fused_cuda 1x64"]
-)
-def test_kernels_for_hopper_run_nowhere_else(
-    asked: str, capability: tuple[int, int], card: Callable[..., None]
-) -> None:
+def test_kernels_for_hopper_run_nowhere_else(capability: tuple[int, int], card: Callable[..., None]) -> None:
     card(capability)
-    assert "needs compute capability 9.0" in told(f"{asked} bfloat16", "cuda")
+    for asked in ("linear_relu/step_wgmma 64x64x64", "linear_relu/cuda 64x64x64", "mlp3/fused_cuda 1x64"):
+        assert "needs compute capability 9.0" in told(f"{asked} bfloat16", "cuda")
 
 
 # ---------------------------------------------------------------- who is planned
@@ -293,15 +237,15 @@ def test_kernels_for_hopper_run_nowhere_else(
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_a_plan_names_each_once_that_there_is_and_that_goes_that_way(experiment: str, device: str, preset: str) -> None:
-    spec = EXPERIMENTS[experiment]
-    planned = [(group.workload, name) for group in spec.plan(preset, device, ()) for name in group.variants]
-    asked = [(probe.workload, probe.variant) for probe in spec.probes(preset, device, ())]
-    for work, name in planned + asked:
-        assert work.direction in find(work.operation, name).directions
-    for group in spec.plan(preset, device, ()):
-        assert len(set(group.variants)) == len(group.variants)
+def test_a_plan_names_each_once_that_there_is_and_that_goes_that_way(device: str, preset: str) -> None:
+    for experiment, spec in EXPERIMENTS.items():
+        composer.plan(experiment, preset, device, [tuple(range(8, 8 + len(spec.dims)))])  # the operation's extents
+        asked = [(probe.workload, probe.variant) for probe in spec.probes(preset, device, ())]
+        for group in composer.plan(experiment, preset, device):
+            assert len(set(group.variants)) == len(group.variants), experiment
+            asked += [(group.workload, name) for name in group.variants]
+        for work, name in asked:
+            assert work.direction in find(work.operation, name).directions, (experiment, name)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -15,7 +15,7 @@ from hypatia_lab.figures.language import FigureError
 from hypatia_lab.operations import safety
 from hypatia_lab.operations.mlp import MODELS, WIDEST
 from hypatia_lab.results import Row
-from hypatia_lab.variants import Variant, label, variants
+from hypatia_lab.variants import label, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -86,17 +86,9 @@ def test_the_models_stand_in_one_panel() -> None:
 
 def test_the_documents_tests_name_who_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = variants("linear_relu")["eager"]
-
-    def off(by: float) -> Variant:
-        def factory(workload: Any, inputs: Any) -> Any:
-            """Off by so much."""
-            run = honest.factory(workload, inputs)
-            return lambda: run() + by
-
-        return replace(honest, name="off", factory=factory)
-
+    off = replace(honest, name="off", factory=lambda *given: (lambda run: lambda: run() + 1.0)(honest.factory(*given)))
     monkeypatch.setattr(safety, "comparable", lambda device: ["off"])
-    monkeypatch.setattr(safety, "find", lambda operation, name: honest if name == "eager" else off(1.0))
+    monkeypatch.setattr(safety, "find", lambda operation, name: honest if name == "eager" else off)
     with pytest.raises(AssertionError, match="off: strict: layer 1 is off by"):
         safety.passed()
     with pytest.raises(AssertionError, match=r"off is off by 1\.0e\+00"):

@@ -1,0 +1,27 @@
+// [kernel]
+__global__ void add(const float* x,
+                    float* y, int n) {
+    const int first = blockIdx.x;
+    if (first >= n) {
+        return;
+    }
+#pragma unroll
+    for (int i = first; i < n; ++i) {
+        const float two =  // (1)
+            2 * x[i];
+        if (two > 0) {
+            y[i] = two;  // (2)
+        } else {
+            y[i] = 0;
+        }
+    }
+}
+// [/kernel]
+// as it is told:
+__global__ void add(…) {
+    // …
+    for (int i = first; i < n; ++i) {
+        const float two =  // (1)
+            2 * x[i];
+            // …
+            y[i] = two;  // (2)
