@@ -18,23 +18,13 @@ from hypatia_lab.claims.claim import AUTHOR, Figure
 from hypatia_lab.cli.claim_names import ensure_named
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.experiments.plan import PlanError
-from hypatia_lab.messages import FEW, unknown
+from hypatia_lab.messages import unknown
 from hypatia_lab.workloads import Workload
 
 # The sentence
 
 
-@pytest.mark.parametrize(
-    ("name", "known", "told"),
-    [
-        ("naiv", ["eager", "naive"], "unknown variant 'naiv' of mlp; did you mean 'naive'? known: eager, naive"),
-        ("zzz", ["eager", "naive"], "unknown variant 'zzz' of mlp; known: eager, naive"),
-        ("naiv", [*map(str, range(FEW)), "naive"], "unknown variant 'naiv' of mlp; did you mean 'naive'?"),
-        ("", ["", "empty"], "unknown variant '' of mlp; did you mean ''? known: '', empty"),
-        ("tpu", ["auto", "cpu"], "unknown variant 'tpu' of mlp; known: auto, cpu"),
-        (7, [], "unknown variant 7 of mlp; known: none"),
-    ],
-)
+@tabled("names", "nearest")
 def test_the_nearest_name_is_told_and_of_few_all(name, known, told):
     assert unknown("variant", name, known, "mlp") == told
 

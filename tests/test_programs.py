@@ -296,12 +296,14 @@ def test_a_figure_that_is_not_printed_or_is_none_says_so():
 
 
 def test_a_figure_that_no_record_can_hold_is_refused(tmp_path):
-    wrong = [{"unit": "furlong"}, {"dtype": "float8"}, {"variant": "No!"}, {"shape": (1, 2)}, {"operation": "nothing"}]
-    endless = [{"value": float("nan")}, {"value": 1e301}]
+    wrong: dict[str, Any] = {"unit": "furlong", "dtype": "float8", "variant": "No!", "shape": (1, 2), "operation": "?"}
     with shell(tmp_path) as here:
-        for cause, given in [(ValueError, one) for one in wrong] + [(Ended, one) for one in endless]:
-            with pytest.raises(cause):
-                here.figure("time", **{"value": 1.0} | given)
+        for name, value in wrong.items():
+            with pytest.raises(ValueError, match=re.escape(str(value))):
+                here.figure("time", 1.0, **{name: value})
+        for value in (float("nan"), 1e301):
+            with pytest.raises(Ended):
+                here.figure("time", value)
         figure = here.figure("time", 2, "s", operation="relu", shape=(3, 4), dtype="float16", variant="theirs")
         assert figure["value"] == 2.0
 

@@ -87,8 +87,9 @@ def test_strips_follow_the_work_that_a_pixel_is() -> None:
     ],
 )
 def test_what_cannot_be_computed_is_refused_by_name(given: dict[str, Any], kind: type[Exception], named: str) -> None:
+    asked: dict[str, Any] = {"scene": seed_scene(8)} | given
     with pytest.raises(kind, match=named):
-        simulate(**{"scene": seed_scene(8)} | given)
+        simulate(**asked)
 
 
 @pytest.mark.usefixtures("narrow")

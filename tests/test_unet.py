@@ -29,9 +29,10 @@ class Module(torch.nn.Module):
 
     def __init__(self, channels: int, norm: Callable[[int], torch.nn.Module]) -> None:
         super().__init__()
+        self.blocks = torch.nn.ModuleDict()
         for name, (inward, outward) in unet.widths(channels).items():
             conv = torch.nn.Conv2d(inward, outward, 3, padding=1, bias=False)
-            self.add_module(name, torch.nn.Sequential(conv, norm(outward), torch.nn.GELU()))
+            self.blocks[name] = torch.nn.Sequential(conv, norm(outward), torch.nn.GELU())
         self.halve = torch.nn.AvgPool2d(2)
 
     def up(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
@@ -39,10 +40,10 @@ class Module(torch.nn.Module):
         return torch.cat((larger, skip), dim=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        one = self.down1(x)
-        two = self.down2(self.halve(one))
-        low = self.middle(self.halve(two))
-        return self.up1(self.up(self.up2(self.up(low, two)), one))
+        one = self.blocks["down1"](x)
+        two = self.blocks["down2"](self.halve(one))
+        low = self.blocks["middle"](self.halve(two))
+        return self.blocks["up1"](self.up(self.blocks["up2"](self.up(low, two)), one))
 
 
 # ---------------------------------------------------------------- what is right
@@ -179,8 +180,8 @@ def test_no_gradient_goes_unlooked_at(part: int) -> None:
 def test_statistics_over_the_batch_are_named_in_a_chain() -> None:
     problem = Problem(Workload("norm_chain", ODD), "cpu")
     assert check(lambda: norm_chain.chain(*(problem.inputs[name] for name in norm_chain.PARAMETERS)), problem).ok
-    given = [problem.inputs[name] for name in norm_chain.PARAMETERS]
-    assert judge(norm_chain.exact(*given, (0, 2, 3)), problem).reason.startswith("statistics over the batch")
+    x, gamma, beta = (problem.inputs[name] for name in norm_chain.PARAMETERS)
+    assert judge(norm_chain.exact(x, gamma, beta, (0, 2, 3)), problem).reason.startswith("statistics over the batch")
 
 
 def test_a_chains_gradients_are_those_of_finite_differences() -> None:
