@@ -99,10 +99,14 @@ def named(workload: Workload) -> str:
     return "/".join([workload.operation, workload.shape_text, workload.dtype, workload.math, workload.direction])
 
 
+ONLY_IN_FULL = ("tensor_cores", "warm_up")
+"""Experiments of which the full preset alone measures what decides some claim."""
+
+
 def planned(experiment: str) -> Iterator[tuple[str, str, str]]:
     """Workload, variant, and clock or topic of what ``experiment`` measures and looks at on a GPU."""
     spec = EXPERIMENTS[experiment]
-    for preset in ("seed", "full"):
+    for preset in ("seed", "full") if experiment in ONLY_IN_FULL else ("seed",):
         for group in spec.plan(preset, "cuda", ()):
             yield from itertools.product([named(group.workload)], group.variants, group.clocks)
         for probe in spec.probes(preset, "cuda", ()):
