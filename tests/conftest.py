@@ -147,6 +147,12 @@ def committed_claims() -> list[claims.Claim]:
 
 
 @pytest.fixture(scope="session")
+def committed_judgements(committed_records: list[records.Record]) -> list[claims.Judgement]:
+    """What those records say of each part of the ledger."""
+    return claims.judge(committed_records)
+
+
+@pytest.fixture(scope="session")
 def committed_book() -> Path:
     """Folder of the book built from the committed notebooks and records, as a reader gets it."""
     return build.build(output=paths.BUILD / "committed" / "html", say=print).parent

@@ -39,6 +39,7 @@ from hypatia_lab.tables import claims as claim_tables
 pytestmark = pytest.mark.usefixtures("two_processes", "registry")
 
 EXAMPLE = paths.HOME / "book" / "examples" / "scaled_softmax.py"
+CLAIMS = claims.load(EXAMPLE.with_suffix(".yaml"))
 EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "40"))
 """How many cases each property is tried on; the environment may ask for more."""
 REPEATED = "HYPATIA_EXAMPLES" not in os.environ
@@ -153,7 +154,7 @@ def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_pat
     before = files_below(tmp_path)
     lab = own_kernel.read(root, "scaled_softmax", "other")
     assert set(by_machine.ordered(lab)) == {"box", "other"} & set(lab.machines)
-    judged = claims.judge([*lab.measured.values()], claims.load(EXAMPLE.with_suffix(".yaml")))
+    judged = claims.judge([*lab.measured.values()], CLAIMS)
     assert {row.verdict for row in judged} <= set(claims.VERDICTS)
     assert all(row["verdict_a"] != row["verdict_b"] for row in claims.differences(judged, "box", "other"))
     shown = [tables.html(claim_tables.claims_table(judged))]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from synthetic import WIDEST, ceilings, cell_line, detail_line, played, widths, write_records
 
-from hypatia_lab import claims, planted, records, results, variants
+from hypatia_lab import claims, planted, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.operations import safety
@@ -136,8 +136,8 @@ def test_a_page_reads_well_whatever_was_recorded(
         assert text.index("(card)") < text.index("(box)"), "GPUs first"
 
 
-def test_every_card_of_the_book_says_what_the_ledger_says() -> None:
-    parts = claims.judge(results.measured(records.load(records.COMMITTED)))
+def test_every_card_of_the_book_says_what_the_ledger_says(committed_judgements: list[claims.Judgement]) -> None:
+    parts = committed_judgements
     known = {(row.id, row.machine): row for row in (*parts, *claims.statements(parts))}
     seen = 0
     for page in NOTEBOOKS:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hypatia_lab.claims import Judgement
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted((ROOT / "book").glob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 NUMBER = re.compile(r"(?<![\w.])[−-]?\d+(?:,\d{3})*(?:\.\d+)?")
@@ -103,16 +105,13 @@ def test_the_picture_of_the_readme_is_drawn_by_code() -> None:
     assert "book/static/one_kernel.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_verdict_in_the_readme_is_the_ledgers() -> None:
-    from hypatia_lab import claims, records, results
+def test_the_verdict_in_the_readme_is_the_ledgers(committed_judgements: list[Judgement]) -> None:
     from hypatia_lab.tables.claims import verdict_text
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"(?m)^(S\d+-\d+\w)  (.+)\n  (\S+): (\S+ \w+): (.+)$", readme)
     assert shown
     for name, claim, machine, verdict, reason in shown:
-        (row,) = (
-            row for row in claims.judge(results.measured(records.load())) if (row.id, row.machine) == (name, machine)
-        )
+        (row,) = (row for row in committed_judgements if (row.id, row.machine) == (name, machine))
         assert (claim, reason) == (row.claim, row.reason)
         assert verdict == verdict_text(row.verdict).replace("\N{NO-BREAK SPACE}", " ")

@@ -13,7 +13,7 @@ from command import call
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypatia_lab import claims, records, results
+from hypatia_lab import claims, results
 from hypatia_lab.cli import claims as claims_command
 from hypatia_lab.cli import doctor, side_by_side, terminal
 from hypatia_lab.cli import results as results_command
@@ -21,10 +21,10 @@ from hypatia_lab.cli.commands import main
 
 
 @pytest.fixture(scope="module")
-def lines() -> dict[str, Callable[[], list[str]]]:
+def lines(committed_records, committed_judgements) -> dict[str, Callable[[], list[str]]]:
     """What each command prints of the committed records."""
-    found = records.load()
-    rows, parts = results.rows(found), claims.judge(results.measured(found))
+    found, parts = committed_records, committed_judgements
+    rows = results.rows(found)
     stated = claims.statements(parts)
     machines = list(dict.fromkeys(record.machine for record in found))
     sides = machines[0], machines[1]
