@@ -253,7 +253,7 @@ def test_of_several_experiments_one_is_told(tmp_path: Path) -> None:
     for experiment, us, processes, day in (
         ("method", 20.0, 5, "26"),
         ("aten_fusion", 19.0, 5, "27"),  # of as many the newest
-        ("layout", 10.0, 3, "27"),
+        ("layout", 10.0, 3, "28"),  # newer, of fewer
         ("gemm_ladder", 5.0, 9, "21"),  # by the clock of then
     ):
         when = {"started": f"2026-11-{day}T12:00:00Z", "facts": {"name": "NVIDIA H200"}}
