@@ -13,7 +13,7 @@ import numpy
 import pytest
 from forks import forks
 
-from hypatia_lab import claims, intervals, paths, records
+from hypatia_lab import claims, intervals, paths, records, results
 from hypatia_lab.book import build
 
 
@@ -149,7 +149,7 @@ def committed_claims() -> list[claims.Claim]:
 @pytest.fixture(scope="session")
 def committed_judgements(committed_records: list[records.Record]) -> list[claims.Judgement]:
     """What those records say of each part of the ledger."""
-    return claims.judge(committed_records)
+    return claims.judge(results.measured(committed_records))
 
 
 @pytest.fixture(scope="session")
