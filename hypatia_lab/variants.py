@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,14 @@ class Variant:
     splits: tuple[str, int] | None = None
     operator: bool = False
     own_stream: bool = False
+
+    @property
+    def module(self) -> str:
+        """The module that its factory, or the function which that binds, is of."""
+        made: Any = self.factory
+        while isinstance(made, partial):
+            made = made.func
+        return made.__module__
 
     @property
     def compiles(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,12 @@ def details(events: list[sessions.Event], topic: str) -> dict[str, Any]:
     """Name → value (or values) of the details of ``topic``, in order; every event must be a detail."""
     assert {event["event"] for event in events} == {"detail"}
     return {e["name"]: e.get("value", e.get("values")) for e in events if e["topic"] == topic}
+
+
+def emitted() -> tuple[list[dict[str, Any]], Callable[..., None]]:
+    """A list, and an ``emit`` that fills it."""
+    seen: list[dict[str, Any]] = []
+    return seen, lambda event, **fields: seen.append(fields)
 
 
 def spoilt(whole: Subject, output: torch.Tensor) -> Subject:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from probing import details, emitted, found, probe
 from synthetic import run_line
-from test_probes import details, emitted, found, probe
 
 from hypatia_lab import records, variants
 from hypatia_lab.bench.details import keep_files, merge

@@ -27,7 +27,7 @@ def refuse(*_: Any) -> Any:
 def driver(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Put a card of ``UUID`` and its driver in the place of torch's and NVML's; ``changes`` are other answers."""
     told = tables("machine")
-    answers = {name: lambda *_, answer=answer: answer for name, answer in told["answers"].items()}
+    answers: dict[str, Any] = {name: lambda *_, answer=answer: answer for name, answer in told["answers"].items()}
     answers |= {"NVMLError": NvmlError, "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "nvmlInit": lambda: None}
     answers["nvmlDeviceGetHandleByUUID"] = lambda uuid: uuid.decode()
     answers["nvmlDeviceGetUUID"] = lambda gpu: gpu

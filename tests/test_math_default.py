@@ -237,16 +237,16 @@ def test_what_a_gpu_is_asked_for_runs_there_and_is_timed_where_it_is_looked_at(p
 
 def test_what_the_page_adds_to_the_claims_is_measured() -> None:
     timed = {(group.workload, name) for group in SPEC.plan("seed", "cuda", ()) for name in group.variants}
-    for variant, *which in (
+    for variant, operation, dtype, math, direction in (
         ("eager", "unet", "float32", "default", BOTH),
         ("compile", "unet", "float32", "default", BOTH),
         ("compile_together", "unet_autocast", "bfloat16", "ieee", BOTH),
-        ("eager", "conv_block", "float32", "ieee"),
-        ("eager", "conv_block", "bfloat16", "ieee"),
-        ("eager", "unet", "bfloat16", "ieee"),
-        ("compile_together", "conv_block_autocast", "bfloat16", "ieee"),
+        ("eager", "conv_block", "float32", "ieee", "forward"),
+        ("eager", "conv_block", "bfloat16", "ieee", "forward"),
+        ("eager", "unet", "bfloat16", "ieee", "forward"),
+        ("compile_together", "conv_block_autocast", "bfloat16", "ieee", "forward"),
     ):
-        assert (Workload(which[0], SEED_SHAPE, *which[1:]), variant) in timed
+        assert (Workload(operation, SEED_SHAPE, dtype, math, direction), variant) in timed
 
 
 def test_a_cpus_quick_preset_compiles_nothing_and_looks_at_nothing() -> None:

@@ -136,7 +136,9 @@ def test_a_strangers_ceilings_are_those_that_it_needs_and_the_next_folder_has_th
 
     def ceilings(name: str) -> Any:
         lab.measure_experiment(tiny(source=STRANGER), root=tmp_path / name)
-        return records.load_file(records.leading(tmp_path / name / "box", "ceilings"))
+        path = records.leading(tmp_path / name / "box", "ceilings")
+        assert path is not None
+        return records.load_file(path)
 
     first = ceilings("first")
     assert {(cell["operation"], cell["dtype"]) for cell in first.cells} == {("copy", "float32"), ("matmul", "float32")}

@@ -115,8 +115,7 @@ def _registered(origin: str) -> dict[str, int]:
     for operation in registered():
         for one in variants(operation).values():
             # A reader's own are registered in some processes only, and must move nobody's look there.
-            ours = one.factory.__module__.startswith("hypatia_lab.")
-            if ours and one.origin == origin and one.name not in found:
+            if one.module.startswith("hypatia_lab.") and one.origin == origin and one.name not in found:
                 found[one.name] = _free(one.name, looks, found.values())
     return found
 

@@ -296,7 +296,7 @@ def stored(out: Tensor, chosen: Config, needed: bool) -> tuple[Tensor | TensorDe
     if not needed:
         return None, False, 0
     store = chosen.store and described(out)
-    tiles = triton.cdiv(out.shape[0], chosen.rows) * triton.cdiv(out.shape[1], chosen.columns)
+    tiles = int(triton.cdiv(out.shape[0], chosen.rows) * triton.cdiv(out.shape[1], chosen.columns))
     return tiles_of(out, [chosen.rows, chosen.columns], store), store, tiles
 
 
