@@ -39,7 +39,10 @@ def cell(operation: str, shape: tuple[int, ...], variant: str, *more: Any, **how
     load()
     work, known = Workload(operation, shape), variants(operation)
     origin = known[variant.removesuffix(language.AGAIN)].origin
-    return plain(operation, shape, variant, *more, origin=origin, **how) | {"flops": work.flops, "traffic": work.traffic}
+    return plain(operation, shape, variant, *more, origin=origin, **how) | {
+        "flops": work.flops,
+        "traffic": work.traffic,
+    }
 
 
 def _write(root: Path) -> list[records.Record]:

@@ -75,5 +75,9 @@ def test_every_word_is_counted_in_one_group():
 def test_no_line_of_a_table_is_dead():
     for name, of in (("PARTS", words.READINGS), ("REWRITTEN", words.READINGS), ("CLAIMS", words.VERDICTS)):
         rules = getattr(words, name)
-        first = [next((rule for rule in rules if rule.fits(seen)), None) for seen in subsets(of)]
-        assert [rule for rule in rules if all(rule is not one for one in first)] == []
+        live: set[int] = set()
+        for seen in subsets(of):
+            live.add(next((number for number, rule in enumerate(rules) if rule.fits(seen)), -1))
+            if live >= {*range(len(rules))}:
+                break
+        assert live >= {*range(len(rules))}
