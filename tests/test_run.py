@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from test_cli import write_record
 
 from hypatia_lab.bench import bytecode, composer
-from hypatia_lab.cli import commands, execution
+from hypatia_lab.cli import commands, execution, run
 from hypatia_lab.fleet import progress_line
 
 
@@ -87,6 +87,35 @@ def test_all_notebooks_are_run_in_order_by_default_and_the_named_ones_when_named
     assert call("run", "02", *output).code == 0
     assert call("run", "02_two.ipynb", "02", "01_one", *output).code == 0
     assert started == ["01_one", "02_two", "02_two", "01_one", "02_two"]
+
+
+def test_within_minutes_what_decides_most_comes_first_and_the_next_run_goes_on(notebooks, tmp_path, monkeypatch):
+    names = "00_findings", "01_method", "02_naive_vs_cublas", "09_precision"
+    for name in names:
+        (notebooks / f"{name}.ipynb").write_text(notebook("pass"))
+    clock, started, output = iter(range(0, 10_000, 70)), [], tmp_path / "out"
+
+    def executed(path: Path, folder: Path, *_: Any) -> bool:
+        started.append(path.stem)
+        folder.mkdir(exist_ok=True)
+        cells = [new_code_cell("pass", execution_count=1)]
+        (folder / path.name).write_text(nbformat.writes(new_notebook(cells=cells)))
+        return True
+
+    monkeypatch.setattr(execution, "execute", executed)
+    monkeypatch.setattr(run.time, "monotonic", lambda: next(clock))
+
+    def ran() -> tuple[list[str], list[str]]:
+        started.clear()
+        found = call("run", "--device", "cpu", "--minutes", "3", "--output", output, "--records", tmp_path / "r")
+        assert found.code == 0
+        (left,) = [line.partition(": ")[2] for line in found.err if line.startswith("left for the next run")] or [""]
+        return list(started), left.split(", ") if left else []
+
+    assert ran() == (["02_naive_vs_cublas", "00_findings"], ["09_precision", "01_method"])
+    assert ran() == (["09_precision", "00_findings"], ["01_method"])
+    assert ran() == (["01_method", "00_findings"], [])
+    assert ran() == (["00_findings"], [])
 
 
 def test_a_full_disk_is_one_line_and_the_rest_goes_on(papermill, tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import click
 
 from hypatia_lab import claims as ledger
 from hypatia_lab import paths, records, results
+from hypatia_lab.book.build import fault
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.claims import figures
 from hypatia_lab.cli.execution import RUN
@@ -41,11 +44,19 @@ from hypatia_lab.tables import claims as claim_tables
 @click.option("--records", default="", help="Folder for this machine's records.  [default: book/records]")
 @click.option("--output", default="", help="Folder for the executed notebooks.  [default: _build/notebooks]")
 @click.option("--overwrite", is_flag=True, help="Measure again what is recorded already.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0),
+    help="Begin no notebook that would end much later: what decides most claims comes first, what is executed already "
+    "is left as it is, and the next such run goes on.",
+)
 @options.several(
     "--program", "programs", options.FILE, "Program file to measure first, and alone where no notebook is named"
 )
 @execution.resumable()
-def run(notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], **asked: Any) -> None:
+def run(
+    notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], minutes: float | None, **asked: Any
+) -> None:
     """Measure this machine: execute NOTEBOOKS (all of them by default) in measure mode.
 
     A notebook is named by its number or name: 02, 02_naive_vs_cublas. An interrupted run goes on where it
@@ -75,6 +86,10 @@ def run(notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], **a
     # Pages that only read what the others measured come last.
     measuring = {experiment.notebook for experiment in composer.EXPERIMENTS.values()}
     chosen.sort(key=lambda path: (path.stem not in measuring, path.stem))
+    if minutes is not None:
+        chosen = _quick_first(
+            [path for path in chosen if path.stem not in measuring or fault(folder / path.name)], given
+        )
     click.echo(f"measuring {machine} ({device}) with preset {preset}; records: {told or 'book/records'}", err=True)
     if not sys.stderr.isatty():  # a line a notebook will do, in a log
         os.environ.setdefault("TQDM_DISABLE", "1")
@@ -82,17 +97,37 @@ def run(notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], **a
     if parameters.overwrite and (done := campaign.begin()):
         click.echo(f"going on with what was interrupted; measured already: {', '.join(done)}", err=True)
     failed = [spec.name for spec in specs if not _measure(spec, given, root)]
+    begun, left = time.monotonic(), []
     for number, path in enumerate(chosen, 1):
+        spent = time.monotonic() - begun
+        # A notebook takes as long as those before it did, as far as anybody knows.
+        if minutes is not None and path.stem in measuring and spent * number / max(1, number - 1) > 60 * minutes:
+            left.append(path.stem)
+            continue
         if not execution.execute(path, folder, given, str(Step(number, len(chosen), path.stem))):
             failed.append(path.stem)
     if parameters.overwrite and not failed:
         campaign.end()
     if found := _found(chosen, root, machine, folder, told):
         show(found)
+    if left:
+        click.echo(f"left for the next run, for lack of time: {', '.join(left)}", err=True)
     if failed:
         click.echo(f"failed: {', '.join(failed)}; their outputs are in {folder if chosen else root}", err=True)
         sys.exit(1)
     click.echo(f"done; executed notebooks are in {folder}" if chosen else f"done: {root}", err=True)
+
+
+def _quick_first(notebooks: list[Path], given: dict[str, Any]) -> list[Path]:
+    """``notebooks`` by how many claims each shows for what it measures, those that only read last."""
+    from hypatia_lab.bench import composer
+
+    shown = Counter(page for claim in {claim.lead: claim for claim in ledger.ledger()}.values() for page in claim.pages)
+    cells: Counter[str] = Counter()
+    for one in composer.EXPERIMENTS.values():
+        groups = composer.plan(one, given["preset"], given["device"])
+        cells[one.notebook] += sum(len(group.variants) * max(1, len(group.clocks)) for group in groups)
+    return sorted(notebooks, key=lambda path: -shown[path.stem] / cells[path.stem] if cells[path.stem] else 1.0)
 
 
 def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, given: str) -> list[str]:
