@@ -1,8 +1,9 @@
 """A stranger's kernel, measured by a process that never runs it.
 
 :mod:`~hypatia_lab.judged.coordinator` is one fresh process of a measurement. It forks a *referee*, who draws inputs and
-knows the answer, and a *worker* for each variant, who knows neither; the reader's file is run in those alone. All but
-the one whose turn it is are stopped. Whatever a worker says is held against what is seen from outside:
+knows the answer, and a *worker* for each variant, who knows neither; the reader's file is run in those alone. They get
+ready together, and so do the processes of a measurement where a machine has cores for them; from then on all but the
+one whose turn it is are stopped. Whatever a worker says is held against what is seen from outside:
 
 - Its times, against the coordinator's own clock around the same calls.
 - Its outputs, of calls drawn by lot while they are timed, against the referee's answer to inputs that are new each
