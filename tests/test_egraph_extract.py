@@ -13,7 +13,7 @@ from hypatia_lab.egraph.cost import LAUNCH_US, key, weights
 from hypatia_lab.egraph.extract import extract, reachable, total
 from hypatia_lab.egraph.rules import rules_of
 from hypatia_lab.egraph.saturation import EGraph, ENode, Node, saturate
-from hypatia_lab.egraph.terms import Type
+from hypatia_lab.egraph.terms import OPERATORS, Type
 
 X, W, B = Type((8, 16), "float32"), Type((16, 16), "float32"), Type((16,), "float32")
 CUDA = Costs("cuda")
@@ -110,6 +110,12 @@ def test_a_product_without_bias_and_its_bias_become_a_linear_layer_behind_views_
         node("r", "Relu", "s", type=deep),
     ]
     assert operators(best(nodes, "r")[1]) == ["LinearRelu", "View"]
+
+
+@pytest.mark.parametrize("depth", [1, 3, 64])
+def test_a_products_work_grows_with_its_depth(depth):
+    out, a, b = (Type(shape, "float32") for shape in ((5, 7), (5, depth), (depth, 7)))
+    assert OPERATORS["Mm"].flops(out, a, b) == 2 * 5 * 7 * depth
 
 
 def test_products_are_reordered_by_their_shapes_only_when_asked():
