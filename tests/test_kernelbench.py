@@ -120,6 +120,7 @@ def test_without_float64_the_reference_has_the_models_dtype_and_twice_the_error(
     assert why in own.summary
     assert checked(own).ok
     work = problem_of(own).workload
+    assert 4 <= work.spec.roundings(()) / reader_kernel.ROUNDINGS <= 4 * 4, "at most four operators round"
     as_exact = 2 * (2**-24 * ((work.spec.depth(()) / 4) ** 0.5 + (work.spec.roundings(()) / 4) ** 0.5))
     assert work.tolerance() == pytest.approx(2 * as_exact)
     assert exact < work.tolerance()

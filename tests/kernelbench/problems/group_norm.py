@@ -3,7 +3,7 @@ from torch import nn
 
 
 class Model(nn.Module):
-    """Group norm, and its bias moved on by the channel's number."""
+    """Group norm, a quarter of the way to the channel's number."""
 
     def __init__(self, groups, channels):
         super().__init__()
@@ -11,7 +11,7 @@ class Model(nn.Module):
         self.register_buffer("shift", torch.arange(float(channels)).view(1, -1, 1, 1), persistent=False)
 
     def forward(self, x):
-        return self.norm(x) + self.shift
+        return torch.lerp(self.norm(x), self.shift.expand_as(x), 0.25)  # which wants one dtype of both
 
 
 def get_inputs():

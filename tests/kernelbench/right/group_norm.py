@@ -12,4 +12,4 @@ class ModelNew(nn.Module):
         spread, mean = torch.var_mean(grouped, 2, correction=0, keepdim=True)
         normal = ((grouped - mean) * torch.rsqrt(spread + self.norm.eps)).view(x.shape)
         shift = torch.arange(x.shape[1], device=x.device).view(-1, 1, 1)
-        return normal * self.norm.weight[:, None, None] + self.norm.bias[:, None, None] + shift
+        return 0.75 * (normal * self.norm.weight[:, None, None] + self.norm.bias[:, None, None]) + 0.25 * shift
