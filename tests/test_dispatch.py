@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 import hypatia_lab as lab
-from hypatia_lab import dispatch
+from hypatia_lab import dispatch, variants
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS, Dispatcher
 from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations.linear_relu import reference
@@ -336,6 +337,9 @@ def test_candidates_are_the_library_and_what_is_a_function_of_its_tensors() -> N
     names = CONV_BLOCKS["none"].candidates(Workload("conv_block", (1, 3, 8, 8)), DEVICE)
     assert {"eager", "group_norm"} <= set(names)
     assert not {"script", "eager_channels_last", "threaded", "preallocated", "eager_graph"} & set(names)
+    own = variants.find("linear_relu", "triton")
+    assert dispatch.contends(own)
+    assert not dispatch.contends(replace(own, host=True)), "a form that runs on the host"
 
 
 def test_a_captured_call_takes_what_was_chosen_before(planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
