@@ -11,7 +11,7 @@ import pytest
 
 from hypatia_lab import drawings
 from hypatia_lab.drawings import fusion, geometry, memory, tensor_cores
-from hypatia_lab.drawings.bars import ROOM, Bar, bars
+from hypatia_lab.drawings.bars import LEFT, ROOM, Bar, bars
 from hypatia_lab.drawings.canvas import WIDTH
 from hypatia_lab.drawings.constants import constants
 from hypatia_lab.kernels.loader import SOURCES
@@ -206,13 +206,19 @@ def test_sizes_and_rules_are_those_of_the_code():
 
 
 def test_bars_are_as_long_as_their_numbers_and_reach_no_edge():
-    lanes = [Bar("a", 10.0, 8.0, 16.0, "10 ms"), Bar("b", 40.0, 40.0, 40.0, "40 ms", strong=True)]
+    lanes = [Bar("a", 10.0, 8.0, 16.0, "10 ms"), Bar("b", 40.0, 36.0, 50.0, "40 ms", strong=True)]
     text = bars("some", "Some numbers", lanes, mark=(20.0, "claimed")).svg()
     widths = [float(found) for found in re.findall(r'<rect [^>]*? width="([\d.]+)"', text)]
     assert widths[1] == pytest.approx(4 * widths[0], rel=1e-3)
     assert max(widths) < WIDTH - ROOM
-    # An interval that is wider than the edge, with a cap at either end, and the mark across both bars.
-    assert text.count("<polyline") == 3 + 2
+    # Of each bar its interval and a cap at either end, then the mark across both.
+    ends = [
+        [float(x) - LEFT for x in re.findall(r"([\d.]+),", found)] for found in re.findall(r'points="([^"]+)"', text)
+    ]
+    assert [len(points) for points in ends] == 8 * [2]
+    unit = widths[0] / 10
+    assert [*ends[0], *ends[3]] == pytest.approx([unit * n for n in (8, 16, 36, 50)], rel=1e-2)
+    assert max(map(max, ends)) + LEFT == pytest.approx(WIDTH - ROOM, abs=1)
     assert "10 ms" in text
     assert "claimed" in text
     with pytest.raises(ValueError, match="nothing"):
