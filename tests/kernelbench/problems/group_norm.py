@@ -11,7 +11,7 @@ class Model(nn.Module):
         self.register_buffer("shift", torch.arange(float(channels)).view(1, -1, 1, 1), persistent=False)
 
     def forward(self, x):
-        return torch.lerp(self.norm(x), self.shift.expand_as(x), 0.25)  # which wants one dtype of both
+        return torch.lerp(self.norm(x), self.get_buffer("shift"), 0.25)  # which wants one dtype of both
 
 
 def get_inputs():
