@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from forks import forks
 
 from hypatia_lab import claims, intervals, paths, records, results
 from hypatia_lab.book import build
+
+gc.set_threshold(100_000)  # what tests share stays: to look for cycles in it again and again takes time, and finds few
 
 
 @pytest.fixture
