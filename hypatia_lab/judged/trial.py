@@ -343,12 +343,17 @@ class Trial:
             self._one(case, again)
         if self.number == AFTER:
             self._rest()
+        self._hold_memory()  # first of all: who gives an input back as it is has nothing to remember
         for word in self.data["clocks"]:  # now, for who goes on computing holds up the marks, and is told why
             self._weigh(word)
         self._draw()
         for case in self._going():
             if case.judged:
                 self._one(case, self._amid)
+        self._hold_memory()
+
+    def _hold_memory(self) -> None:
+        """Whose memory outputs are."""
         allowed = next((case.aliased for case in self.cases if case.name == BASELINES[0]), set())
         for case in self._going():
             if case.judged and (told := evidence.aliased(case.aliased, allowed)):

@@ -257,7 +257,12 @@ class _Task:
                 raise OwnError(f"{self.path}: Model fails on its inputs{source_file.said(cause, self.path)}") from None
         if seen.drawn:
             told = f"Model draws random numbers ({seen.drawn}), which no candidate can draw alike"
-            raise OwnError(f"{self.path}: {told}; leave dropout out, or set it to 0")
+            remedy = (
+                "leave dropout out, or set it to 0"
+                if "dropout" in seen.drawn or "bernoulli" in seen.drawn
+                else ("draw them in get_inputs, and let forward take them")
+            )
+            raise OwnError(f"{self.path}: {told}; {remedy}")
         parts = _parts(out)
         kinds = {
             str(one.dtype).removeprefix("torch.") if isinstance(one, torch.Tensor) else type(one).__name__
