@@ -212,3 +212,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if getattr(getattr(item, "module", None), "DEVICE", "") == "cuda":
             item.add_marker(pytest.mark.cuda)
     items.sort(key=lambda item: "planned" in getattr(item, "fixturenames", ()))
+
+
+def pytest_collection_finish() -> None:
+    """Whatever was imported until now stays: the collector of garbage need not go through it time and again."""
+    gc.freeze()
