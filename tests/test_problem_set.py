@@ -13,6 +13,7 @@ from typing import Any
 import command
 import pytest
 from synthetic import cell_line, run_line
+from tabled import tabled
 
 from hypatia_lab import records
 from hypatia_lab.bench import sessions
@@ -30,34 +31,9 @@ FLAT = ("1_Square.py", "19_ReLU.py", "softmax.py")
 # ---------------------------------------------------------------- who belongs to whom
 
 
-@pytest.mark.parametrize(
-    ("problems", "candidate", "problem"),
-    [
-        (PROBLEMS, "level1/19_ReLU.py", "level1/19_ReLU.py"),
-        (PROBLEMS, "level1/19.py", "level1/19_ReLU.py"),
-        (PROBLEMS, "level1/19_mine.py", "level1/19_ReLU.py"),
-        (PROBLEMS, "level2/019_mine.py", "level2/19_Fused.py"),
-        (PROBLEMS, "level-2/19.py", "level2/19_Fused.py"),
-        (PROBLEMS, "level_1_problem_19_sample_0_kernel.py", "level1/19_ReLU.py"),
-        (PROBLEMS, "level1_problem_1.py", "level1/1_Square.py"),
-        (PROBLEMS, "level1/level_2_problem_19_sample_0_kernel.py", "level2/19_Fused.py"),
-        (PROBLEMS, "19_ReLU.py", "level1/19_ReLU.py"),
-        (PROBLEMS, "10.py", "level1/10_Wide.py"),
-        (PROBLEMS, "level2/named.py", "level2/named.py"),
-        (FLAT, "19.py", "19_ReLU.py"),
-        (FLAT, "level3/1.py", "1_Square.py"),
-        (FLAT, "softmax.py", "softmax.py"),
-        (PROBLEMS, "19.py", None),  # of which level?
-        (PROBLEMS, "level1/named.py", None),
-        (PROBLEMS, "level3/19.py", None),
-        (PROBLEMS, "level1/190.py", None),
-        (PROBLEMS, "level1/19x.py", None),
-        (PROBLEMS, "level_1_problem_2_sample_0_kernel.py", None),
-        (FLAT, "soft.py", None),
-    ],
-)
+@tabled("problem_set", "candidates")
 def test_a_candidate_is_for_the_one_problem_of_its_level_and_name_or_number(problems, candidate, problem):
-    chosen, left = problem_set.matched(problems, [candidate])
+    chosen, left = problem_set.matched({"levels": PROBLEMS, "flat": FLAT}[problems], [candidate])
     assert chosen == ({problem: candidate} if problem else {})
     assert list(left) == ([] if problem else [candidate])
 

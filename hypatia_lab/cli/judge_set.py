@@ -249,6 +249,7 @@ def _page(verdicts: Verdicts, pairs: Mapping[str, Path], alone: Sequence[str]) -
 
 
 def _grid(rows: Sequence[Mapping[str, str]]) -> str:
-    """``rows`` as a table of Markdown, in which texts are no markup."""
-    lines = [[*rows[0]], ["---"] * len(rows[0]), *([readers.escaped(text) for text in row.values()] for row in rows)]
+    """``rows`` as a table of Markdown, in which texts are no markup; a column that holds nothing is left out."""
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    lines = [columns, ["---"] * len(columns), *([readers.escaped(row[name]) for name in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
