@@ -228,7 +228,11 @@ def test_a_page_has_a_line_a_pair_in_which_names_are_no_markup(judge, folders, m
     (folders[0] / "level1" / "9_<b>.py").write_text("# 9")
     (folders[1] / "level1" / "9.py").write_text("# 9")
     judge.told = {"9_<b>": "problem"}
+    looks = folders[0].parent / "book" / "book" / "static"
+    judged(folders)
+    assert not looks.exists()
     judged(folders, page=True)
+    assert looks.exists()
     (page,) = built
     text = page.read_text()
     assert "<b>" not in text
