@@ -76,6 +76,12 @@ def test_each_trick_is_named(changed, named):
         assert named in accused(seen(1e-3, samples=4, **changed), seen(1e-3, samples=4))
 
 
+def test_what_another_baseline_takes_between_calls_is_usual():
+    own, eager = seen(1e-3, aside_s=4e-3), seen(1e-3)
+    assert "between calls" in evidence.aside(own, eager, [eager])[0]
+    assert not evidence.aside(own, eager, [eager, seen(1e-3, aside_s=4e-3)])[0]
+
+
 def test_nobody_is_accused_because_the_baselines_marks_were_read_late():
     late = seen(1e-3, samples=4)
     late.passed_s = [one / 2 for one in late.passed_s]

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import check, clock
@@ -321,9 +322,11 @@ class Trial:
         """What the samples under the clock ``word`` say of those that are judged."""
         timed = [case for case in self._going() if word in case.seen]
         usual = next((case.seen[word] for case in timed if case.name == BASELINES[0]), evidence.Seen(1))
+        others = [case.seen[word] for case in timed if not case.judged]
+        tests = (evidence.clock, evidence.memory, evidence.bursts, partial(evidence.aside, others=others))
         for case in timed:
             if case.judged and word in OUTSIDE:
-                for test in (evidence.clock, evidence.memory, evidence.bursts, evidence.aside):
+                for test in tests:
                     told, numbers = test(case.seen[word], usual)
                     if told:
                         case.fail("cheated", told, numbers)
