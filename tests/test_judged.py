@@ -27,6 +27,7 @@ from hypatia_lab.experiments import Experiment, plan
 from hypatia_lab.judged import evidence, rehearsal, tampering, worker_replies
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
 from hypatia_lab.judged.evidence import Seen
+from hypatia_lab.judged.referee import Referee
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.machine import choose_device
 from hypatia_lab.strangers import reader_kernel
@@ -102,6 +103,37 @@ def test_a_single_sample_that_took_long_accuses_nobody(samples):
 
 def test_of_one_sample_nothing_is_said():
     assert accused(seen(1e-3, samples=1, told=0.1, again=0.1), seen(1e-3, samples=1)) == ""
+
+
+# ---------------------------------------------------------------- whose fault it is
+
+
+FULL_GPU = RuntimeError("NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED")
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), {"refused", "fault"}),
+        (FULL_GPU, {"refused", "fault"}),
+        (RuntimeError("no"), {"crashed"}),
+    ],
+)
+def test_a_gpu_that_is_full_is_the_machines_fault(ends, monkeypatch, cause, told):
+    def fails() -> None:
+        raise cause
+
+    ours, theirs = ends
+    referee = Referee(theirs, lambda: None, "cpu")
+    monkeypatch.setattr(referee, "group", fails)
+    thread = threading.Thread(target=lambda: pytest.raises(Gone, referee.serve))
+    thread.start()
+    ours.send({"command": "group"})
+    found = ours.receive(silence_s=10.0, beat=lambda: None)
+    ours.close()
+    thread.join()
+    assert set(found) == told
+    assert found.get("fault", "machine") == "machine"
 
 
 # ---------------------------------------------------------------- how they talk

@@ -125,7 +125,8 @@ def judge(
     what would decide; --undecided pass lets it through. --json prints an array with an entry for each variant of yours,
     shape and dtype, and nothing else.
 
-    It is 2 when nothing could be judged, for a fault of FILE or of the problem; --json says which.
+    It is 2 when nothing could be judged, for a fault of FILE or of the problem, or because this machine is too small;
+    --json says which.
 
     Of two folders each pair is judged like that, one after the other: judge --task kernelbench PROBLEMS/ CANDIDATES/.
     A pair whose verdict is kept is not judged again. The exit status is then 1 when a candidate is not right.
@@ -237,13 +238,14 @@ def judge(
 
 @contextmanager
 def _refusals(problem: Path | None, *, as_json: bool) -> Iterator[None]:
-    """Tells a program, too, that nothing was judged: whether for a fault of the ``problem`` or of the ``file``."""
-    from hypatia_lab.strangers.reader_kernel import OwnError
+    """Tells a program, too, that nothing was judged: whether for the ``problem``, the file, or the machine."""
+    from hypatia_lab.strangers.reader_kernel import OwnError, TooLarge
 
     try:
         yield
     except OwnError as cause:
         fault = "problem" if problem and str(cause).startswith(str(problem.resolve())) else "file"
+        fault = "machine" if isinstance(cause, TooLarge) else fault
         if as_json:
             click.echo(json.dumps([{"outcome": "refused", "fault": fault, "message": str(cause)}], indent=1))
         raise

@@ -34,6 +34,8 @@ from hypatia_lab.strangers.reader_kernel import OwnError
 AGAINST = ("eager", "compile")
 BAD = (*own_kernel.FAILED, "candidate refused", "not judged")
 """What becomes of a candidate that the exit status tells."""
+NO_PROBLEM = ("problem refused", "too large here")
+"""What tells nothing of a candidate: ``fast_p`` leaves those out."""
 PENDING = "not judged yet"
 UNSAID = ("candidate", "against compile")
 """What the line of a pair leaves to the page."""
@@ -217,7 +219,7 @@ def _fast(verdicts: Verdicts, alone: Sequence[str]) -> list[dict[str, str]]:
     Of all problems but those refused: how many candidates are right and surely faster than *p* times that, up to how
     many may be. What is not judged yet may be anything.
     """
-    names = [name for name in (*verdicts, *alone) if not (one := verdicts.get(name)) or one.word != "problem refused"]
+    names = [name for name in (*verdicts, *alone) if not (one := verdicts.get(name)) or one.word not in NO_PROBLEM]
     levels = list(dict.fromkeys(map(level, names)))
     found = []
     for scope in (*levels, "all") if len(levels) > 1 else ("all",):

@@ -14,6 +14,7 @@ from hypatia_lab import check, clock
 from hypatia_lab.bench.cells import Case
 from hypatia_lab.judged import evidence, worker_replies
 from hypatia_lab.judged.channel import Shelf
+from hypatia_lab.judged.confine import FULL
 from hypatia_lab.judged.processes import REFEREE, judged
 from hypatia_lab.judged.worker import AGAIN, FRESH, IN_PLACE, LEFT, TIMED, WRITTEN, key
 from hypatia_lab.probes.probe import Ended
@@ -62,6 +63,7 @@ class Trial:
         self.index, self.data, self.layout = index, data, layout
         self.processes, self.probe, self.turn = coordinator.processes, coordinator.probe, coordinator.turn
         self.started, self.go_ahead = coordinator.started, coordinator.go_ahead
+        self.ensure_taken = coordinator.ensure_taken
         self.pace, self.number, self.begin = coordinator.pace, coordinator.number, coordinator.begin
         self.luck = random.SystemRandom()  # what a judged file could not foretell
         self.drawn = Shelf(layout["inputs"])
@@ -116,6 +118,8 @@ class Trial:
         if told and (case.judged or (when == LOADED and self.processes.plan["source"]["kind"] == "own")):
             case.fail("cheated", told)
         elif "crashed" in found:
+            if found.get("full") and not case.judged:
+                self.ensure_taken({"refused": FULL, "fault": "machine"})
             case.fail("crashed", str(found["crashed"]))
         return found
 
@@ -125,6 +129,7 @@ class Trial:
         files = () if self.passed else (self.drawn.file,)
         self.passed = True
         found = self.processes.ask(REFEREE, "draw", files, layout=self.layout["inputs"])
+        self.ensure_taken(found)
         if "crashed" in found:
             raise Ended("crashed", f"inputs could not be drawn: {found['crashed']}")
 
@@ -141,6 +146,7 @@ class Trial:
         found = self.processes.ask(
             REFEREE, "judge", files, worker=case.name, layout=self.layout["outputs"], place=place, looks=looks
         )
+        self.ensure_taken(found)
         if "crashed" in found:
             return check.Check(f"not to be judged: {found['crashed']}")
         return check.Check(**found)

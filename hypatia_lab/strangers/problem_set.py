@@ -115,7 +115,7 @@ class Verdict:
         """The candidate's status, or who was refused, or that nothing was judged."""
         if self.entry["outcome"] != "refused":
             return self.entry.get("status", self.entry["outcome"])
-        return "problem refused" if self.entry["fault"] == "problem" else "candidate refused"
+        return {"problem": "problem refused", "machine": "too large here"}.get(self.entry["fault"], "candidate refused")
 
     @property
     def why(self) -> str:
