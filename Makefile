@@ -44,8 +44,9 @@ MEASURED := $(if $(wildcard _build/notebooks),--notebooks _build/notebooks --rec
 pdf: .venv/installed ## the same book with all of it as one PDF, which Chromium prints: _build/html/book.pdf
 	@$(BIN)/hypatia-lab book --pdf $(MEASURED)
 
-# Tests share the cores: threads that wait for work sleep instead of keeping a core busy.
+# Tests share the cores: threads that wait for work sleep instead of keeping a core busy, and small sums get one.
 test unit unit-early unit-late gpu sweep pages nbval: export OMP_WAIT_POLICY := passive
+test unit unit-early unit-late pages nbval: export OMP_NUM_THREADS := 1
 
 test: style ## style, types, unit tests, notebooks against records, the committed book in a browser
 	@$(MAKE) -j3 --output-sync=line unit-early unit-late pages nbval types
