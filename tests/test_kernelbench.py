@@ -120,8 +120,8 @@ def test_without_float64_the_reference_has_the_models_dtype_and_twice_the_error(
     assert why in own.summary
     assert checked(own).ok
     work = problem_of(own).workload
-    assert 4 <= work.spec.roundings(()) / reader_kernel.ROUNDINGS <= 4 * 4, "at most four operators round"
-    as_exact = 2 * (2**-24 * ((work.spec.depth(()) / 4) ** 0.5 + (work.spec.roundings(()) / 4) ** 0.5))
+    assert 4 <= work.spec.roundings(work.shape) / reader_kernel.ROUNDINGS <= 4 * 4, "at most four operators round"
+    as_exact = 2 * (2**-24 * ((work.spec.depth(work.shape) / 4) ** 0.5 + (work.spec.roundings(work.shape) / 4) ** 0.5))
     assert work.tolerance() == pytest.approx(2 * as_exact)
     assert exact < work.tolerance()
 
@@ -142,8 +142,8 @@ def test_what_the_model_itself_errs_is_right_and_not_much_more(tmp_path):
 def test_depth_roundings_and_bytes_are_counted(tmp_path):
     own = kernelbench.load(*pair(tmp_path))
     work = problem_of(own).workload
-    assert work.spec.depth(()) == 64
-    assert work.spec.roundings(()) == 2 * reader_kernel.ROUNDINGS
+    assert work.spec.depth(work.shape) == 64
+    assert work.spec.roundings(work.shape) == 2 * reader_kernel.ROUNDINGS
     assert work.traffic == 4 * (5 * 64 + 64 * 3 + 3 + 5 * 3)
     assert work.flops == 0
 

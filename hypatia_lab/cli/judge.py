@@ -36,10 +36,11 @@ def _number(context: click.Context, option: click.Parameter, value: float | None
 @click.option(
     "--task",
     nargs=2,
-    type=(click.Choice(["kernelbench"]), options.FILE),
-    metavar="kernelbench PROBLEM",
-    help="FILE is a candidate (ModelNew) for PROBLEM, a file in the format of KernelBench (Model, get_inputs, "
-    "get_init_inputs).",
+    type=(click.Choice(["kernelbench", "sol-execbench"]), options.FILE),
+    metavar="FORMAT PROBLEM",
+    help="FILE is a candidate for PROBLEM. kernelbench: PROBLEM is a file with Model, get_inputs and get_init_inputs, "
+    "FILE one with ModelNew. sol-execbench: PROBLEM is a folder with definition.json and workload.jsonl, FILE a "
+    "solution.json.",
 )
 @click.option("--claims", "claims_file", type=options.FILE, help="YAML file of what you claim of it.")
 @click.option("--shapes", default="", help="Sizes instead of the file's own, such as 1024x512,64x64.")
@@ -134,21 +135,32 @@ def judge(
     from hypatia_lab.cli.results import cell_lines
     from hypatia_lab.judged import gate, rehearsal
     from hypatia_lab.machine import choose_device, default_name
-    from hypatia_lab.strangers import kernelbench, reader_kernel
+    from hypatia_lab.strangers import reader_kernel
+    from hypatia_lab.strangers.tasks import FORMATS
 
     place = choose_device(device)
-    problem = task[1] if task else None
-    for one in filter(None, (file, problem)):
-        reader_kernel.digest(one)  # before anything is started
+    kind, problem = task or ("", None)
+    form = FORMATS.get(kind)
+    left_out: list[str] = []
+    if form and problem:
+        file = form.located(file)
+        with _refusals(file, problem, as_json=as_json):
+            form.digest(file, problem)  # before anything is started
+            left_out = form.left_out(problem)
+    else:
+        reader_kernel.digest(file)
     own_book.ensure_ours(folder)
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log.txt"
-        with _refusals(problem, as_json=as_json):
-            found = rehearsal.rehearse(file, log, time_limit, problem=problem, shapes=sizes, dtypes=kinds)
-    text = reader_kernel.text(file)
-    experiment = kernelbench.experiment(file, problem, found) if problem else reader_kernel.experiment(file, found)
-    if problem:
+        with _refusals(file, problem, as_json=as_json):
+            found = rehearsal.rehearse(file, log, time_limit, problem=problem, kind=kind, shapes=sizes, dtypes=kinds)
+    if form and problem:
+        text, experiment = form.text(file), form.experiment(file, problem, found)
         click.echo(f"{found.name}: {found.summary}", err=True)
+        for one in left_out:
+            click.echo(f"left out: {one}", err=True)
+    else:
+        text, experiment = reader_kernel.text(file), reader_kernel.experiment(file, found)
     ensure_named(claimed, str(claims_file), experiment=found.name)
     peer = against or variants.baseline(found.name)
     gate.ensure_named(peer, variants.variants(found.name), found.name)
@@ -158,7 +170,7 @@ def judge(
     click.echo(f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True)
     root = folder / "book" / "records"
     how: dict[str, Any] = {"preset": preset, "device": place, "machine_name": name, "root": root}
-    with _refusals(problem, as_json=as_json):
+    with _refusals(file, problem, as_json=as_json):
         composer.measure(experiment, **how, overwrite=overwrite, silence_s=time_limit)
     data = own_kernel.read(root, found.name, name)
     rows = data.select(machine=name, experiment=found.name)
@@ -171,10 +183,12 @@ def judge(
         for row in ledger.judge([data.measured[name]], claimed) if claimed else []:
             told += ["", *wrap(f"{claim_tables.verdict_text(row.verdict)}  {row.id}  {row.claim}", 2)]
             told += wrap(row.reason, 2, 2)
+        told += [line for one in rulings for line in wrap(one.beside, 2)]
         passed = [one.message for one in rulings if one.outcome == gate.PASSED and fail_below is not None]
         return [*told, *([""] if passed else []), *(line for one in passed for line in wrap(one, 2))]
 
-    show(lines, lambda: [one.entry() for one in rulings], as_json=as_json)
+    refused = [{"outcome": "refused", "fault": "problem", "message": one} for one in left_out]
+    show(lines, lambda: [*(one.entry() for one in rulings), *refused], as_json=as_json)
     if not no_page:
         page = own_book.lay_out(folder, found.name, found.summary, text, claims_file, name)
         _write_page(folder, page, quiet=as_json)
@@ -187,19 +201,20 @@ def judge(
     for one in rulings:
         if one in stopped or one.outcome == gate.UNDECIDED:
             click.echo(f"hypatia-lab: {one.message}{'' if one in stopped else ' (let through)'}", err=True)
-    if stopped:
+    if stopped or (left_out and fail_below is not None):
         sys.exit(1)
 
 
 @contextmanager
-def _refusals(problem: Path | None, *, as_json: bool) -> Iterator[None]:
+def _refusals(file: Path, problem: Path | None, *, as_json: bool) -> Iterator[None]:
     """Tells a program, too, that nothing was judged: whether for a fault of the ``problem`` or of the ``file``."""
     from hypatia_lab.strangers.reader_kernel import OwnError
 
     try:
         yield
     except OwnError as cause:
-        fault = "problem" if problem and str(cause).startswith(str(problem.resolve())) else "file"
+        theirs = problem is not None and str(cause).startswith(str(problem.resolve()))
+        fault = "problem" if theirs and not str(cause).startswith(str(file.resolve())) else "file"
         if as_json:
             click.echo(json.dumps([{"outcome": "refused", "fault": fault, "message": str(cause)}], indent=1))
         raise
