@@ -14,7 +14,7 @@ from sol_problems import ANSWER, DEFINITION, INPUTS, REFERENCE, RETURNS, WRITES,
 
 from hypatia_lab import check, variants
 from hypatia_lab.bench import composer
-from hypatia_lab.strangers import definitions, sol_execbench, solutions
+from hypatia_lab.strangers import definitions, reader_kernel, sol_execbench, solutions
 from hypatia_lab.strangers.reader_kernel import Own, OwnError
 from hypatia_lab.workloads import Workload
 
@@ -70,6 +70,13 @@ def test_the_reference_is_in_float64_whatever_it_casts_to(tmp_path):
     assert own.summary == "Each row over its root mean square"
 
 
+def test_only_what_rounds_to_the_outputs_dtype_is_counted(tmp_path):
+    kinds = {name: one | {"dtype": "bfloat16"} for name, one in DEFINITION["inputs"].items()}
+    own = loaded(tmp_path, inputs=kinds, outputs={"y": DEFINITION["outputs"]["y"] | {"dtype": "bfloat16"}})
+    assert problem_of(own).workload.spec.roundings((5,)) == reader_kernel.ROUNDINGS, "the last cast"
+    assert checked(own, "eager").ok
+
+
 def test_a_reference_that_cannot_be_in_float64_says_so(tmp_path):
     text = REFERENCE.replace("scale *", "scale.to(torch.float8_e5m2).to(torch.float32) *")
     own = loaded(tmp_path, text, reference=text)
@@ -104,6 +111,20 @@ def test_a_norms_weight_that_is_left_out_is_seen(tmp_path):
     lines = [workload(5, inputs={"x": {"type": "random"}, "norm_weight": {"type": "random"}, "eps": INPUTS["eps"]})]
     own = loaded(tmp_path, WRONG["wrong values"], workloads=lines, **changes)
     assert checked(own).reason.startswith("wrong values")
+
+
+MASK = """def run(x, mask):
+    return x + mask
+"""
+
+
+@pytest.mark.parametrize(("rows", "values"), [(96, {0.0, torch.finfo(torch.float32).min}), (5, {0.0, 1.0})])
+def test_random_inputs_are_drawn_as_their_names_tell(tmp_path, rows, values):
+    both = {name: {"shape": ["rows", "features"], "dtype": "float32"} for name in ("x", "attention_mask")}
+    reference = MASK.replace("mask", "attention_mask")
+    own = loaded(tmp_path, MASK, reference=reference, inputs=both, workloads=[workload(rows, inputs={})])
+    mask = problem_of(own).inputs["attention_mask"]
+    assert set(mask.unique().tolist()) == values
 
 
 def test_several_outputs_of_several_dtypes_are_judged_each(tmp_path):

@@ -58,7 +58,13 @@ def _uniform(low: float, high: float) -> Draw:
     return lambda shape, dtype: low + (high - low) * torch.rand(tuple(shape), dtype=dtype)
 
 
+def _either(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return (torch.rand(tuple(shape)) < 0.5).to(dtype)
+
+
 def _causal(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    if shape[-1] != shape[-2]:
+        return _either(shape, dtype)
     least = torch.full(tuple(shape[-2:]), torch.finfo(dtype).min, dtype=dtype).triu(1)
     return least.expand(tuple(shape)).clone()
 
@@ -67,7 +73,7 @@ NAMED: tuple[tuple[str, int, Draw], ...] = (
     (r"(.*(norm|layernorm)\d*_)weight|norm_weight", 0, lambda shape, dtype: 1 + 0.1 * _normal(shape, dtype)),
     (r"(.*(norm|layernorm)\d*_)bias|norm_bias", 0, lambda shape, dtype: 0.1 * _normal(shape, dtype)),
     (r"attention_mask|causal_mask", 2, _causal),
-    (r".*_mask", 0, lambda shape, dtype: (torch.rand(tuple(shape)) < 0.5).to(dtype)),
+    (r".*_mask", 0, _either),
     (r"(rope_)?(cos|sin)(_cached)?", 0, lambda shape, dtype: torch.cos(math.pi * _normal(shape, dtype))),
     (r"(.*_)?(rstd|std|var|variance)\d*", 0, lambda shape, dtype: 0.1 + _normal(shape, dtype).abs()),
     (r"A_log", 0, _uniform(-5.0, -1.0)),
