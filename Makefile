@@ -59,16 +59,19 @@ style: .venv/installed
 types: .venv/installed
 	@$(BIN)/pyright
 
+# Only notebooks need nbval, which takes a second to load.
+TESTS := $(BIN)/pytest -q -p no:nbval
+
 UNITS := $(filter-out tests/test_book.py,$(wildcard tests/test_*.py))
 EARLY := $(filter tests/test_a% tests/test_b% tests/test_c% tests/test_d% tests/test_e%,$(UNITS))
 
 unit: unit-early unit-late ## unit tests
 
 unit-early: .venv/installed
-	@$(BIN)/pytest -q $(EARLY) -m "not sweep and not slow"
+	@$(TESTS) $(EARLY) -m "not sweep and not slow"
 
 unit-late: .venv/installed
-	@$(BIN)/pytest -q $(filter-out $(EARLY),$(UNITS)) -m "not sweep and not slow"
+	@$(TESTS) $(filter-out $(EARLY),$(UNITS)) -m "not sweep and not slow"
 
 # What is timed has the GPU to itself; all else may share it.
 SHARED = $(shell $(BIN)/python -c 'import xdist' 2> /dev/null && echo -n auto --dist loadfile)
@@ -82,7 +85,7 @@ sweep: .venv/installed ## slow tests, and long sweeps of what the unit tests try
 	@HYPATIA_EXAMPLES=1000 $(BIN)/pytest -q tests/test_own_book.py -k "template_is or says_is or whatever"
 
 pages: .venv/installed ## the committed book in a browser
-	@$(BIN)/pytest -q tests/test_book.py -m "not slow"
+	@$(TESTS) tests/test_book.py -m "not slow"
 
 nbval: .venv/installed ## every committed notebook against its records
 	@$(BIN)/pytest -q --nbval notebooks

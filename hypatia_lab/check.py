@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from hypatia_lab.workloads import Inputs
 
+SOME = 8
+"""Elements of which it shows whether rounding has touched them all; of fewer, any mistake may have."""
 POISON = {2: (0x7FFA, 0x7FED), 4: (0x7FFA7FFA, 0x7FEDBEEF), 8: (0x7FFA7FFA7FFA7FFA, 0x7FEDBEEF7FEDBEEF)}
 """Bit patterns (by element size in bytes) of memory that nothing wrote: ours on a GPU, c10's junk on a CPU."""
 
@@ -442,7 +444,8 @@ def _diagnose(out: torch.Tensor, part: _Part, error: float, bad: torch.Tensor) -
     # Rounding touches every element that is not zero; a misplaced one touches some.
     written = reference != 0
     spread = float(bad[written].double().mean()) if bool(written.any()) else 0.0
-    if workload.math == "ieee" and error < 8e-3 and spread > 0.5 and torch.finfo(out.dtype).bits >= 32:
+    rounded = spread > 0.5 and int(written.sum()) >= SOME
+    if workload.math == "ieee" and error < 8e-3 and rounded and torch.finfo(out.dtype).bits >= 32:
         level = "bfloat16" if error > 1e-3 else "TF32 or float16" if error > 5e-5 else "float32"
         return (
             f"low precision: error {error:.1e} is that of {level} arithmetic, "

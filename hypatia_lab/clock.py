@@ -337,7 +337,7 @@ def kernels(run: Run, device: str, *, calls: int = 1) -> list[tuple[str, float]]
     activities = [ProfilerActivity.CUDA] if device == "cuda" else [ProfilerActivity.CPU]
     run()
     synchronize(device)
-    with profile(activities=activities) as trace:
+    with profile(activities=activities, acc_events=True) as trace:
         for _ in range(calls):
             run()
         synchronize(device)

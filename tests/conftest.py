@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from forks import forks
 
 from hypatia_lab import claims, intervals, paths, records, results
 from hypatia_lab.book import build
+
+gc.set_threshold(100_000)  # what tests share stays: to look for cycles in it again and again takes time, and finds few
 
 
 @pytest.fixture
@@ -209,3 +212,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if getattr(getattr(item, "module", None), "DEVICE", "") == "cuda":
             item.add_marker(pytest.mark.cuda)
     items.sort(key=lambda item: "planned" in getattr(item, "fixturenames", ()))
+
+
+def pytest_collection_finish() -> None:
+    """Whatever was imported until now stays: the collector of garbage need not go through it time and again."""
+    gc.freeze()

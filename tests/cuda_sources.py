@@ -40,7 +40,8 @@ def _kernels(path: Path, taken: set[Path]) -> str:
     return "".join(_kernels(one, taken) for one in included) + own
 
 
-def _emulated_source(names: Sequence[str]) -> str:
+def emulated_source(*names: str) -> str:
+    """The kernels of ``<name>.cu``, as :func:`built` takes them."""
     taken: set[Path] = set()
     kernels = "".join(_kernels(loader.SOURCES / f"{name}.cu", taken) for name in names)
     return re.sub(r"extern __shared__ .*dynamic_shared\[\];", "", kernels)
@@ -56,8 +57,13 @@ extern "C" const char* {symbol}(const unsigned* grid, const unsigned* block, uns
 @cache
 def emulator(names: str, instances: tuple[str, ...]) -> ctypes.CDLL:
     """A library for a CPU of those kernels of one or several ``<name>.cu``, such as ``relu_inplace<float, float>``."""
+    return built(emulated_source(*names.split()), instances)
+
+
+def built(kernels: str, instances: Sequence[str]) -> ctypes.CDLL:
+    """A library of ``instances`` of ``kernels``, which know the instructions of the emulator."""
     entries = [ENTRY.format(symbol=symbol(instance), instance=instance) for instance in instances]
-    unit = [f'#include "{HERE / "cuda_emulation.hpp"}"', _emulated_source(names.split()), *entries]
+    unit = [f'#include "{HERE / "cuda_emulation.hpp"}"', kernels, *entries]
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
         source.write_text("\n".join(unit))

@@ -285,7 +285,8 @@ def test_a_custom_operation_compiles_with_its_backward(name: str) -> None:
 def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, names = {"forward": (), BOTH: ("compile_max_autotune",)}, ("eager", "epilogue")
     groups = [Group(Workload("linear_relu", (8, 8, 8), direction=d), names + own[d], ("hot",), 0.0) for d in own]
-    measured = {"tiny": Experiment("tiny", "none", "a test", "linear_relu", lambda *asked: groups)}
+    tiny = Experiment("tiny", "none", "a test", "linear_relu", lambda *asked: groups)
+    measured = {"tiny": tiny, "ceilings": composer.EXPERIMENTS["ceilings"]}
     records.write(tmp_path, run_line(experiment="ceilings"), ceilings({"ieee": 1e3}, "hot"))
     monkeypatch.setattr(composer, "EXPERIMENTS", measured)
     monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})

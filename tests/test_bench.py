@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from measuring import LARGE, NAMES, SMALL, Lab, by_variant, give_ceilings, group, register_deadly, tiny
+from measuring import LARGE, NAMES, SMALL, Lab, answer, by_variant, give_ceilings, group, register_deadly, tiny
 from synthetic import recorded
 
 from hypatia_lab import records, results, variants
-from hypatia_lab.bench import composer, kept_records, sessions, source_tree
+from hypatia_lab.bench import composer, joining, kept_records, sessions, source_tree
 from hypatia_lab.experiments import EXPERIMENTS
 
 # ---------------------------------------------------------------- real processes, to the end
@@ -222,3 +222,19 @@ def test_malformed_ceilings_are_named_with_their_line(lab):
     with pytest.raises(records.RecordError, match=r"\.jsonl:3: "):
         lab.measure()
     assert "box/tiny" not in recorded(lab.root)
+
+
+def test_times_accuse_nobody_in_one_process_of_three_and_do_in_two():
+    one = group(names=("eager", "epilogue"))
+    right = answer(0, "epilogue", "hot")
+    slow = right | {"status": "cheated", "reason": "it computes between calls", "evidence": {"between_us": 9.0}}
+    goes_on = slow | {"evidence": {"core": 1.0}}
+
+    def cell(*rows):
+        return joining.cell(one, "epilogue", "hot", [[row] for row in rows], 0, {})
+
+    found = cell(right, slow, right)
+    assert (found["status"], found["medians_us"]) == ("ok", [100.0, None, 100.0])
+    assert found["reason"].endswith("alone it computes between calls")
+    for rows in ((slow, right, slow), (right, slow), (right, slow, goes_on), (right, goes_on, right)):
+        assert cell(*rows)["status"] == "cheated"

@@ -331,11 +331,36 @@ def test_plotly_is_loaded_only_where_there_is_a_figure(committed_book: Path) -> 
 # A small book of its own, to see that the checks above can fail.
 
 
+def tabbed() -> Any:
+    """A cell whose loop displays of each of two machines a figure with its data, and a folded table."""
+    run = {"device": "cpu", "experiment": "method", "facts": {"name": "Chip"}, "started": "2026-11-21T10:00:00Z"}
+    found = [Record(Path(), run | {"machine": name}, (), "") for name in ("one", "two")]
+    table = pandas.DataFrame({"x": range(4), "kind": ["odd", "even"] * 2})
+    InteractiveShell.instance()
+    with capture_output() as caught:
+        for name in by_machine.tabs(Evidence(found, [])):
+            display({build.PLOTLY_MIME: FIGURE}, {"text/html": SOURCE}, raw=True)
+            tables.show(table, filterable=True, summary=f"Every cell of {name}")
+    InteractiveShell.clear_instance()
+    return shown(*(output.data for output in caught.outputs))
+
+
 @pytest.fixture(scope="module")
 def toy_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of such a repository's book."""
+    """The folder of such a repository's book, with two more pages of which each has two tab sets."""
     folder = tmp_path_factory.mktemp("toy")
-    return build.build(output=folder / "html", repository=lay_out(folder / "repository")).parent
+    repository, tabs = lay_out(folder / "repository"), ("01_tabs", "02_tabs")
+    with (repository / "_toc.yml").open("a", encoding="utf-8") as contents:
+        contents.write("chapters:\n" + "".join(f"- file: notebooks/{name}\n" for name in tabs))
+    for name in tabs:
+        write_notebook(repository / "notebooks" / f"{name}.ipynb", new_markdown_cell("# Tabs"), tabbed(), tabbed())
+    return build.build(output=folder / "html", repository=repository).parent
+
+
+@pytest.fixture
+def tabbed_page(toy_book: Path) -> Path:
+    """The first of the pages with tabs."""
+    return toy_book / "notebooks" / "01_tabs.html"
 
 
 @pytest.mark.browser
@@ -358,33 +383,6 @@ def test_filterable_tables_filter(browser: Any, toy_book: Path) -> None:
 # One machine at a time.
 
 
-def tabbed() -> Any:
-    """A cell whose loop displays of each of two machines a figure with its data, and a folded table."""
-    run = {"device": "cpu", "experiment": "method", "facts": {"name": "Chip"}, "started": "2026-11-21T10:00:00Z"}
-    found = [Record(Path(), run | {"machine": name}, (), "") for name in ("one", "two")]
-    table = pandas.DataFrame({"x": range(4), "kind": ["odd", "even"] * 2})
-    InteractiveShell.instance()
-    with capture_output() as caught:
-        for name in by_machine.tabs(Evidence(found, [])):
-            display({build.PLOTLY_MIME: FIGURE}, {"text/html": SOURCE}, raw=True)
-            tables.show(table, filterable=True, summary=f"Every cell of {name}")
-    InteractiveShell.clear_instance()
-    return shown(*(output.data for output in caught.outputs))
-
-
-@pytest.fixture(scope="module")
-def tabbed_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A book of two pages, with two tab sets on each; returns the first."""
-    folder = tmp_path_factory.mktemp("tabbed")
-    repository = lay_out(folder / "repository")
-    (repository / "_toc.yml").write_text(
-        "format: jb-book\nroot: notebooks/00_toy\nchapters:\n- file: notebooks/01_toy\n"
-    )
-    for name in ("00_toy", "01_toy"):
-        write_notebook(repository / "notebooks" / f"{name}.ipynb", new_markdown_cell("# Toy"), tabbed(), tabbed())
-    return build.build(output=folder / "html", repository=repository).parent / "notebooks" / "00_toy.html"
-
-
 SEEN = (
     "[...document.querySelectorAll('.lab-fold')].filter("
     "fold => getComputedStyle(fold).visibility === 'visible' && fold.getBoundingClientRect().height"
@@ -398,11 +396,11 @@ BELOW = "document.querySelector('.cell_output').parentElement.getBoundingClientR
 @pytest.mark.browser
 @pytest.mark.parametrize(("viewport", "scheme"), [(PHONE, "dark"), (DESK, "light")], ids=["phone", "desk"])
 def test_one_machine_is_seen_at_a_time_on_all_pages(
-    browser: Any, tabbed_book: Path, viewport: dict[str, int], scheme: str
+    browser: Any, tabbed_page: Path, viewport: dict[str, int], scheme: str
 ) -> None:
     context = browser.new_context(viewport=viewport, color_scheme=scheme)
     page = context.new_page()
-    page.goto(tabbed_book.as_uri())
+    page.goto(tabbed_page.as_uri())
     page.wait_for_function(f"{DRAWN}.join() === 'true,false,true,false'")  # the other's figures wait
     assert page.evaluate(SEEN) == ["one", "one"]
     one = page.evaluate(BELOW)
@@ -411,7 +409,7 @@ def test_one_machine_is_seen_at_a_time_on_all_pages(
     assert page.evaluate(SEEN) == ["two", "two"]
     page.wait_for_function(f"{DRAWN}.every(Boolean)")
     assert page.evaluate(BELOW) == pytest.approx(one, abs=20)  # what is not chosen takes no room but for margins
-    page.goto((tabbed_book.parent / "01_toy.html").as_uri())
+    page.goto(tabbed_page.with_name("02_tabs.html").as_uri())
     assert page.evaluate(SEEN) == ["two", "two"]
     page.wait_for_function(f"{DRAWN}.join() === 'false,true,false,true'")
     page.focus(".lab-tabs input:checked")
@@ -425,9 +423,9 @@ def test_one_machine_is_seen_at_a_time_on_all_pages(
 
 
 @pytest.mark.browser
-def test_tabs_need_no_script(browser: Any, tabbed_book: Path) -> None:
+def test_tabs_need_no_script(browser: Any, tabbed_page: Path) -> None:
     page = browser.new_page(viewport=DESK, java_script_enabled=False)
-    page.goto(tabbed_book.as_uri())
+    page.goto(tabbed_page.as_uri())
     assert page.evaluate(SEEN) == ["one", "one"]
     page.locator(".lab-tabs label", has_text="two").first.click()
     assert page.evaluate(SEEN) == ["two", "one"]

@@ -312,6 +312,20 @@ def test_a_library_that_is_wrong_excuses_nothing() -> None:
             problem.forget()
 
 
+def test_a_library_that_forgets_the_bias_excuses_nobody_however_far_off_its_short_sums_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = check.Problem(Workload("linear_relu", (7, 2718, 57), "bfloat16"), "cpu")
+    run = variants("linear_relu")["eager"].factory(problem.workload, problem.inputs)
+    with multiplying(short_sums), monkeypatch.context() as patch:
+        whole = functional.linear
+        patch.setattr(functional, "linear", lambda x, w, b=None: whole(x, w, b if x.dtype == torch.float64 else None))
+        found = check.judge(run(), problem)
+    assert found.reason.startswith("wrong values")
+    assert found.error is not None
+    assert found.error < problem.workload.tolerance(short_sums=True) / 2  # so much its sums alone could explain
+
+
 # ---------------------------------------------------------------- its parts
 
 

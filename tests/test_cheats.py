@@ -188,6 +188,7 @@ def test_what_acts_when_it_is_imported_is_caught_and_its_twin_is_not_accused(che
         ("mean_known", "mean", WRONG, "wrong values|low precision"),
         ("patched_timer", "norm_linear", ("cheated",), f"{REPLACED} time.perf_counter"),
         ("callers_output", "centred", WRONG, "wrong values"),
+        ("same_memory", "positive", ("cheated",), "its output is the memory of its input 'x'"),
     ],
 )
 def test_a_candidate_that_cheats_is_caught_and_its_twin_is_not(name, problem, statuses, named, tmp_path):

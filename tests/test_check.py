@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from kernel_tensors import accepted
@@ -78,7 +80,13 @@ def test_poison_reaches_fresh_memory() -> None:
         with poisoned("cpu", 4 * count):
             fresh = torch.empty(count)
         assert bool(fresh.isnan().all())
-    assert not bool(torch.zeros(1000).isnan().any())
+
+
+def test_memory_is_no_longer_poisoned_when_the_call_ends_or_fails() -> None:
+    with contextlib.suppress(RuntimeError), poisoned("cpu"):
+        raise RuntimeError("a call that fails")
+    # So much comes from the system anew, and is zero until somebody writes.
+    assert not bool(torch.empty(2**24)[:1000].isnan().any())
 
 
 def test_an_error_of_the_norm_alone_is_told_from_one_of_elements() -> None:

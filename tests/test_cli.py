@@ -500,7 +500,7 @@ def test_a_machine_of_its_models_name_is_compared_with_one_chip_of_several(folde
     ("sink", "arguments"),
     [
         ("full", ["check-records", "nowhere"]),
-        ("closed", ["results", "copy"]),
+        ("closed", ["results", "--machine", "epyc-2c", "copy"]),
         *(
             pytest.param("full", arguments, marks=pytest.mark.slow)
             for arguments in (["results", "--json"], ["claims"], ["compare", "h100", "h200"], ["doctor"])

@@ -194,6 +194,7 @@ def test_a_choice_outlives_its_process(cache: Path) -> None:
         "from hypatia_lab import dispatch\n"
         f"dispatch.folder = lambda: pathlib.Path({str(cache)!r})\n"
         "dispatch.Dispatcher.measured = lambda *given: 1 / 0\n"
+        f"torch.set_default_device('{DEVICE}')\n"
         "lab.linear_relu(torch.ones(5, 24), torch.ones(40, 24), torch.ones(40))\n"
         "print(*dispatch.LINEAR_RELU.chosen.values())"
     )

@@ -15,6 +15,8 @@ from forks import checks
 FOLDER = Path(__file__).resolve().parent / "interpreted"
 LONG = ("conv_block",)
 """Files that take half a minute."""
+MANY = ("conv_block", "linear_relu")
+"""Those that compile many kernels."""
 
 
 def cases() -> Iterator[Any]:
@@ -31,9 +33,8 @@ def test_an_interpreted_kernel(file: str, check: str, full: list[bool], interpre
     interpreted(file, check, *full)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("file", ["conv_block", "linear_relu"])
-def test_the_kernels_compile_to_hoppers_matrix_instructions(file: str) -> None:
+@pytest.mark.parametrize("file", [*(pytest.param(one, marks=pytest.mark.slow) for one in MANY), "relu"])
+def test_the_kernels_compile_to_hoppers_instructions(file: str) -> None:
     pytest.importorskip("triton")
     if importlib.util.find_spec("triton.backends.nvidia") is None:
         pytest.skip("this triton has no NVIDIA backend: the kernels are not compiled")

@@ -27,6 +27,7 @@ from hypatia_lab.experiments import Experiment, plan
 from hypatia_lab.judged import evidence, rehearsal, tampering, worker_replies
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
 from hypatia_lab.judged.evidence import Seen
+from hypatia_lab.judged.referee import Referee
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.machine import choose_device
 from hypatia_lab.strangers import reader_kernel
@@ -76,6 +77,12 @@ def test_each_trick_is_named(changed, named):
         assert named in accused(seen(1e-3, samples=4, **changed), seen(1e-3, samples=4))
 
 
+def test_what_another_baseline_takes_between_calls_is_usual():
+    own, eager = seen(1e-3, aside_s=4e-3), seen(1e-3)
+    assert "between calls" in evidence.aside(own, eager, [eager])[0]
+    assert not evidence.aside(own, eager, [eager, seen(1e-3, aside_s=4e-3)])[0]
+
+
 def test_nobody_is_accused_because_the_baselines_marks_were_read_late():
     late = seen(1e-3, samples=4)
     late.passed_s = [one / 2 for one in late.passed_s]
@@ -101,6 +108,37 @@ def test_of_one_sample_nothing_is_said():
 @pytest.mark.parametrize(("most", "cores", "named"), [(36, 2, False), (37, 2, True), (132, 64, False), (133, 64, True)])
 def test_threads_beyond_what_pools_have_are_named(most, cores, named):
     assert bool(evidence.threads(4, most, cores)[0]) is named
+
+
+# ---------------------------------------------------------------- whose fault it is
+
+
+FULL_GPU = RuntimeError("NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED")
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), {"refused", "fault"}),
+        (FULL_GPU, {"refused", "fault"}),
+        (RuntimeError("no"), {"crashed"}),
+    ],
+)
+def test_a_gpu_that_is_full_is_the_machines_fault(ends, monkeypatch, cause, told):
+    def fails() -> None:
+        raise cause
+
+    ours, theirs = ends
+    referee = Referee(theirs, lambda: None, "cpu")
+    monkeypatch.setattr(referee, "group", fails)
+    thread = threading.Thread(target=lambda: pytest.raises(Gone, referee.serve))
+    thread.start()
+    ours.send({"command": "group"})
+    found = ours.receive(silence_s=10.0, beat=lambda: None)
+    ours.close()
+    thread.join()
+    assert set(found) == told
+    assert found.get("fault", "machine") == "machine"
 
 
 # ---------------------------------------------------------------- how they talk

@@ -68,6 +68,13 @@ def test_a_wrong_candidate_is_wrong(name):
     assert found.reason.startswith(SAID.get(name, "wrong values: error "))
 
 
+def test_a_single_number_that_is_a_little_off_is_wrong_and_not_called_rounded(tmp_path):
+    changes = (FORWARD, "return torch.mean(x**2)"), ("torch.randn(5, 64)", "torch.rand(500, 64)")
+    candidate, _ = pair(tmp_path, *changes)
+    own = kernelbench.load(*pair(tmp_path, *changes, candidate=candidate.read_text().replace("x**2", "x**2 + 1e-3")))
+    assert checked(own).reason.startswith("wrong values: ")
+
+
 def test_inputs_and_weights_are_drawn_anew_in_each_process_and_alike_in_one():
     seen = []
     for process in (0, 0, 1):
@@ -166,7 +173,16 @@ def test_a_model_that_needs_numbers_is_run_on_the_cpu(tmp_path):
         ("[torch.randn(5, 64)]", "[5]", "get_inputs()"),
         ("[torch.randn(5, 64)]", "1 / 0", "ZeroDivisionError"),
         ("torch.randn(5, 64)", "torch.randn(5, 63)", "Model fails on its inputs:11: RuntimeError: "),
-        (FORWARD, "return torch.dropout(self.linear(x), 0.5, True)", "(bernoulli_)"),
+        (
+            FORWARD,
+            "return torch.dropout(self.linear(x), 0.5, True)",
+            "(bernoulli_), which no candidate can draw alike; leave",
+        ),
+        (
+            FORWARD,
+            "return self.linear(x) + torch.randn(3)",
+            "(randn), which no candidate can draw alike; let the inputs",
+        ),
         (FORWARD, "return self.linear(x).argmax(1)", "int64"),
         (FORWARD, "return self.linear(x), x.double()", "float32 and float64"),
         (FORWARD, "return None", "NoneType"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import cuda_sources
 import pytest
 import torch
-from kernel_tensors import DEVICE, error, matrices, on_gpu
+from kernel_tensors import DEVICE, error, matrices, needs_compiler, on_gpu
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations import linear_relu
@@ -74,6 +76,41 @@ def test_nan_and_infinity_go_through_as_in_torch(name: str, dtype: str) -> None:
     expected = torch.relu(torch.nn.functional.linear(x, weight, bias))
     rtol, atol = (1e-4, 1e-4) if dtype == "float32" else (2e-2, 1e-2)
     torch.testing.assert_close(run(x, weight, bias), expected, equal_nan=True, rtol=rtol, atol=atol)
+
+
+TO_THE_LAST_BYTE = """
+import ctypes, mmap
+from functools import partial
+
+import torch
+
+from hypatia_lab.operations.linear_relu import ladder
+
+
+def last(*shape):
+    # In memory behind which nothing may be read.
+    found = torch.randn(*shape).to(dtype)
+    pages = -(-found.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    behind = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + pages
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(behind), mmap.PAGESIZE, 0) == 0
+    placed = torch.frombuffer(memory, dtype=dtype, count=found.numel(), offset=pages - found.nbytes)
+    return placed.view(shape).copy_(found)
+
+
+steps = [partial(ladder.ladder, name) for name, step in ladder.STEPS.items() if step.device == "cpu"]
+for dtype in (torch.float32, torch.float64, torch.bfloat16):
+    given = last(7, 264), last(44, 264), last(44)
+    for run in (torch.ops.hypatia.linear_relu_naive, *steps):
+        torch.testing.assert_close(run(*given), torch.nn.functional.linear(*given).relu(), rtol=2e-2, atol=2e-2)
+print("read", flush=True)
+"""
+
+
+@needs_compiler
+def test_nothing_behind_the_operands_is_read() -> None:
+    done = subprocess.run([sys.executable, "-c", TO_THE_LAST_BYTE], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", ["naive", "cublas_relu", "blocked"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -87,7 +88,8 @@ emulation = cuda_sources.emulation(
                 for kind in kinds
             ),
             *(of_few_rows(torch.float32, rows, True, 2) for rows in (1, 3)),
-            *(of_few_rows(torch.float16, *kind) for kind in FEW_ROWS[8, 528, 7]),
+            *(of_few_rows(dtype, 1, True, 1) for dtype in (torch.bfloat16, torch.float32)),
+            *(of_few_rows(torch.float16, *kind) for kind in (*FEW_ROWS[8, 528, 7], (1, False, 1), (3, False, 1))),
         ]
     }
 )
@@ -191,10 +193,34 @@ FAULTS = {
 """What is right, what is wrong, and the blocks of a pair: mistakes of order, which an answer need not tell."""
 
 
-def agreeing(pair: int) -> None:
-    """Fails unless small tiles, alone or in pairs, are right by the sources as they are, in an emulator of its own."""
+RIGHT = "right"
+
+
+@pytest.fixture(scope="module")
+def with_faults(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Small tiles by the sources as they are and by those of each fault, each in a namespace, built together."""
+    kernels, instances = [], []
+    for number, fault in enumerate((RIGHT, *FAULTS)):
+        right, wrong, pair = FAULTS.get(fault, ("", "", 2))
+        folder = tmp_path_factory.mktemp("fault")
+        (folder / "linear_relu").mkdir()
+        for name in ("linear_relu/linear_relu.cu", "hopper.cuh"):
+            text = (loader.SOURCES / name).read_text()
+            assert not right or name == "hopper.cuh" or text.count(right) == 1
+            (folder / name).write_text(text.replace(right, wrong) if right else text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loader, "SOURCES", folder)
+            kernels.append(
+                f"namespace fault_{number} {{\n{cuda_sources.emulated_source('linear_relu/linear_relu')}\n}}"
+            )
+        instances.append(f"fault_{number}::{instance(torch.bfloat16, replace(SMALL, pair=pair))}")
+    return cuda_sources.built("\n".join(kernels), instances)
+
+
+def agreeing(library: ctypes.CDLL, fault: str) -> None:
+    """Fails unless small tiles, alone or in pairs, are right by the sources of ``fault``."""
+    pair = FAULTS[fault][2] if fault in FAULTS else 2
     plan = replace(SMALL, pair=pair)
-    library = cuda_sources.emulator.__wrapped__("linear_relu/linear_relu", (instance(torch.bfloat16, plan),))
     x, weight, bias = drawn(130, 712, 136, torch.bfloat16)
     x[3, 5] = float("nan")
     out = torch.full((130, 136), float("nan"), dtype=x.dtype)
@@ -202,27 +228,22 @@ def agreeing(pair: int) -> None:
     maps = [cuda_sources.tensor_map(library, one, rows, 64) for one, rows in boxes]
     given = (*maps, bias, out, 130, 712, 136, 136, 2, 1)
     grid, block = (plan.tiles(130, 136),), (plan.threads,)
-    cuda_sources.launch(library, instance(x.dtype, plan), grid, block, given, plan.share * plan.pair)
+    name = f"fault_{(RIGHT, *FAULTS).index(fault)}::{instance(x.dtype, plan)}"
+    library.begin_anew()
+    cuda_sources.launch(library, name, grid, block, given, plan.share * plan.pair)
     torch.testing.assert_close(out, exact(x, weight, bias).to(x.dtype), equal_nan=True, rtol=1e-2, atol=2e-2)
 
 
 @needs_compiler
-def test_the_emulator_sees_no_fault_where_none_is_planted() -> None:
-    agreeing(2)
+def test_the_emulator_sees_no_fault_where_none_is_planted(with_faults: ctypes.CDLL) -> None:
+    agreeing(with_faults, RIGHT)
 
 
 @needs_compiler
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_emulator_sees_a_planted_fault(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, wrong, pair = FAULTS[fault]
-    (tmp_path / "linear_relu").mkdir()
-    for name in ("linear_relu/linear_relu.cu", "hopper.cuh"):
-        text = (loader.SOURCES / name).read_text()
-        assert name == "hopper.cuh" or text.count(right) == 1
-        (tmp_path / name).write_text(text.replace(right, wrong))
-    monkeypatch.setattr(loader, "SOURCES", tmp_path)
+def test_the_emulator_sees_a_planted_fault(fault: str, with_faults: ctypes.CDLL) -> None:
     with pytest.raises(AssertionError):
-        agreeing(pair)
+        agreeing(with_faults, fault)
 
 
 # ---------------------------------------------------------------- the plan and the machine code

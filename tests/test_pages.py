@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import html
 import json
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from synthetic import WIDEST, ceilings, cell_line, detail_line, played, widths, write_records
 
-from hypatia_lab import claims, planted, variants
+from hypatia_lab import claims, planted, results, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.operations import safety
@@ -48,6 +49,7 @@ def vetoed(name: str) -> list[float]:
     return [us * (1.5 if name.endswith(variants.AGAIN) else 1.0) for us in calm("/".join(name.split("/")[:-1]))]
 
 
+@functools.cache
 def planned(
     name: str, medians_of: Callable[[str], list[float]], preset: str = "quick", device: str = "cpu"
 ) -> list[dict[str, Any]]:
@@ -106,13 +108,32 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safety, "isolated", lambda place: "all passed")
 
 
-# Each takes a second or two: a third of them, another one of each page, is left to the quick tests.
+@pytest.fixture(scope="module", autouse=True)
+def judged_once() -> Iterator[None]:
+    """The records of a state are judged for its first page; the others are told the same."""
+    judge, known = claims.judge, dict[tuple[str, ...], list[claims.Judgement]]()
+
+    def judged(evidence: Sequence[results.Measured], *asked: Any) -> list[claims.Judgement]:
+        if asked:
+            return judge(evidence, *asked)
+        key = tuple(record.digest for own in evidence for record in own.records)
+        if key not in known:
+            known[key] = judge(evidence)
+        return [*known[key]]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims, "judge", judged)
+        yield
+
+
+# Each takes a second or two: a third of them, another one of each page, is left to the quick tests. State by state,
+# for what was read of one is kept as long as others are few.
 @pytest.mark.parametrize(
     ("page", "state"),
     [
         pytest.param(page, state, marks=[pytest.mark.slow] * bool((number + place) % 3))
-        for number, page in enumerate(NOTEBOOKS)
         for place, state in enumerate(STATES)
+        for number, page in enumerate(NOTEBOOKS)
     ],
 )
 def test_a_page_reads_well_whatever_was_recorded(

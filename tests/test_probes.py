@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -246,6 +247,34 @@ def test_the_vectors_file_holds_sizes_and_arrays(tmp_path: Path):
     arrays = numpy.frombuffer(raw, dtype=numpy.float64, offset=14 * 8)
     assert len(arrays) == 9 + 4 + 10 + 4 + 27**3
     assert arrays[13:23].tolist() == inputs["detector"].tolist()
+
+
+@needs_compiler
+def test_a_header_that_asks_for_more_than_a_scene_allows_is_refused(tmp_path: Path):
+    program, vectors, image = process.command(
+        found(Workload("diffraction", (2, 3)), "c_openmp", tmp_path), tmp_path / "i"
+    )
+    right = Path(vectors).read_bytes()
+    sizes = numpy.frombuffer(right, dtype=numpy.int64, count=14)
+
+    def said(changes: dict[int, int], more: bytes = b"") -> str:
+        """What the program says of the file with other numbers at some places of its header."""
+        header = sizes.copy()
+        header[[*changes]] = [*changes.values()]
+        Path(vectors).write_bytes(header.tobytes() + right[header.nbytes :] + more)
+        done = subprocess.run([program, vectors, image], capture_output=True, text=True)
+        assert done.returncode == int(bool(done.stderr))
+        return done.stderr
+
+    assert not said({10: 64})  # so many subpixels there may be
+    for place, most in enumerate([10**8] * 2 + [20_003] * 3 + [10_001] * 3 + [2**16] * 2 + [64] + [10_000] * 3):
+        for wrong in (most + 1, 2**62, -most - 1):
+            reason = said({place: wrong})
+            assert f" = {wrong}, which must be from " in reason
+            assert f" to {most};" in reason
+    assert "structure table of 8003600540027 entries" in said(dict.fromkeys((2, 3, 4), 20_003))
+    assert "cut short: its header asks for 7200" in said({0: 10**8})
+    assert "too long" in said({}, b"more")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from hypatia_lab.bench.sessions import Casualty, SessionError
 from hypatia_lab.experiments import PROCESSES
 from hypatia_lab.experiments.plan import LATEST_S, MORE_S, MOST, Source
 from hypatia_lab.kernels import loader
-from hypatia_lab.strangers.reader_kernel import OwnError
+from hypatia_lab.strangers.reader_kernel import OwnError, TooLarge
 
 BOTH = (group(SMALL), group(LARGE))
 
@@ -121,14 +121,16 @@ def test_a_mistake_that_one_process_alone_finds_ends_no_trial(lab):
     assert lab.measure(group(SMALL, ("eager", "cuda")), processes=4, source=STRANGER).run["processes"] == 4
 
 
-def test_a_problem_that_shows_nothing_is_refused_by_its_own_name(lab, monkeypatch):
+@pytest.mark.parametrize(("fault", "kind"), [("problem", OwnError), ("machine", TooLarge)])
+def test_a_problem_that_cannot_be_judged_is_refused_by_its_own_name(lab, monkeypatch, fault, kind):
     def refused(*given: Any, on_event: Any, **more: Any) -> None:
-        on_event({"event": "refused", "reason": "its answer is the same in every draw"})
+        on_event({"event": "refused", "reason": "its answer is the same in every draw", "fault": fault})
 
     monkeypatch.setattr(sessions, "run_session", refused)
     source = dataclasses.replace(STRANGER, kind="kernelbench", problem="/somewhere/problem.py")
-    with pytest.raises(OwnError, match="^/somewhere/problem.py: its answer is the same"):
+    with pytest.raises(OwnError, match="^/somewhere/problem.py: its answer is the same") as caught:
         lab.measure(group(), source=source)
+    assert type(caught.value) is kind
 
 
 def test_a_strangers_ceilings_are_those_that_it_needs_and_the_next_folder_has_them(lab, tmp_path, monkeypatch):

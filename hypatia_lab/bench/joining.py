@@ -43,6 +43,7 @@ def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index:
         next((r for r in rows if (r["group"], r["variant"], r["clock"]) == (index, name, word)), None)
         for rows in per_process
     ]
+    mine, doubted = _borne_out(mine)
     there = [row for row in mine if row is not None]
     worst = max(there, key=lambda row: details.SEVERITY.index(row["status"]))
     workload = group.workload
@@ -59,7 +60,7 @@ def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index:
         "origin": one.origin,
         "baseline": one.name if name.endswith(variants.AGAIN) else variants.baseline(workload.operation),
         "status": worst["status"],
-        "reason": worst["reason"],
+        "reason": worst["reason"] or doubted,
         "error": _largest(row["error"] for row in there),
         "max_error": _largest(row["max_error"] for row in there),
         "flops": workload.flops,
@@ -100,6 +101,23 @@ def largest(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
     for one in told:
         found |= {name: max(value, found.get(name, value)) for name, value in one.items()}
     return found
+
+
+def _borne_out(mine: list[dict[str, Any] | None]) -> tuple[list[dict[str, Any] | None], str]:
+    """``mine`` without a process that alone, where two others saw nothing, took times for a cheat's; and that it did.
+
+    What was held up in one process accuses nobody. Who cheats does so in all of them.
+    """
+    by_times = [
+        row and row["status"] == "cheated" and any(name.endswith("_us") for name in row.get("evidence") or ())
+        for row in mine
+    ]
+    others = [row for row, accuses in zip(mine, by_times, strict=True) if row and not accuses]
+    if sum(map(bool, by_times)) != 1 or len(others) < 2 or any(row["status"] == "cheated" for row in others):
+        return mine, ""
+    (alone,) = (row for row, accuses in zip(mine, by_times, strict=True) if row and accuses)
+    told = f"left out is one process, in which alone {alone['reason']}"
+    return [None if row is alone else row for row in mine], told
 
 
 def _round(value: float | None) -> float | None:

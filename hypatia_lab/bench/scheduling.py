@@ -18,7 +18,7 @@ from hypatia_lab.bench.parts import Parts
 from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import PROCESSES, Experiment, Group
 from hypatia_lab.experiments.plan import LATEST_S, MORE_S, MOST
-from hypatia_lab.strangers.reader_kernel import OwnError
+from hypatia_lab.strangers.reader_kernel import OwnError, TooLarge
 
 CLOSE = 0.05
 """A ratio is known well enough when its 95% interval lies within ±5% of it: no further process is spent on it."""
@@ -198,7 +198,8 @@ def _one_process(
         elif event["event"] == "refused":
             source = work["source"]
             what = source["problem"] or source["path"]
-            raise OwnError(f"{what}: {event['reason']}; nothing was judged")
+            kind = TooLarge if event["fault"] == "machine" else OwnError
+            raise kind(f"{what}: {event['reason']}; nothing was judged")
         elif event["event"] == "dying":
             words.append(event["reason"])
         elif event["event"] == "done":

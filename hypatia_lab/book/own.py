@@ -19,6 +19,8 @@ from hypatia_lab.records import write_text
 
 MARK = "# Written by hypatia-lab judge; written anew by the next one.\n"
 """First line of the files that make a folder a reader's book."""
+SET = "the-set"
+"""The page of a whole set, which stands first. No operation has such a name."""
 
 
 class TemplateError(ValueError):
@@ -105,13 +107,14 @@ def lay_out(folder: Path, name: str, summary: str, source: str, claims: Path | N
     return notebook
 
 
-def begin(folder: Path) -> None:
-    """Make ``folder`` a reader's book of the chapters that it holds.
+def begin(folder: Path, *, looks: bool = True) -> None:
+    """Make ``folder`` a reader's book of the pages that it holds; without ``looks`` it cannot be built yet.
 
     Raises :class:`BookError` or :class:`records.RecordError`.
     """
-    readers.lay_out(folder, readers.titled("Your kernels", "Your kernels"), MARK)
-    names = sorted(path.stem for path in (folder / "notebooks").glob("*.ipynb"))
+    readers.lay_out(folder, readers.titled("Your kernels", "Your kernels"), MARK, looks=looks)
+    pages = [path for path in (folder / "notebooks").glob("*") if path.suffix in (".md", ".ipynb")]
+    names = [path.stem for path in sorted(pages, key=lambda path: (path.stem != SET, path.name))]
     if names:
         rest = "".join(f"  - file: notebooks/{name}\n" for name in names[1:])
         toc = f"{MARK}format: jb-book\nroot: notebooks/{names[0]}\n" + (f"chapters:\n{rest}" if rest else "")

@@ -59,11 +59,12 @@ def written(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, allow_unicode=True, sort_keys=False)
 
 
-def lay_out(folder: Path, said: dict[str, Any], mark: str = "") -> None:
+def lay_out(folder: Path, said: dict[str, Any], mark: str = "", *, looks: bool = True) -> None:
     """Give the book in ``folder`` the lab's looks: its settings, with what is ``said`` otherwise, and static files.
 
-    The settings come first, behind ``mark``: from then on it is known whose the folder is. Raises :class:`BookError`
-    where the lab's own book is not there, and :class:`hypatia_lab.records.RecordError` where nothing can be written.
+    Without ``looks`` the static files, which building it needs, are left out. The settings come first, behind ``mark``:
+    from then on it is known whose the folder is. Raises :class:`BookError` where the lab's own book is not there, and
+    :class:`hypatia_lab.records.RecordError` where nothing can be written.
     """
     import yaml
 
@@ -72,7 +73,8 @@ def lay_out(folder: Path, said: dict[str, Any], mark: str = "") -> None:
     except OSError as cause:
         raise BookError(f"the book cannot be laid out: {cause.filename}: {cause.strerror}") from None
     write_text(folder / "_config.yml", mark + written(_over(own, said)))
-    copy_folder(paths.HOME / "book" / "static", folder / "book" / "static")
+    if looks:
+        copy_folder(paths.HOME / "book" / "static", folder / "book" / "static")
 
 
 def is_ours(folder: Path, mark: str) -> bool:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -82,6 +83,20 @@ def execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool
         click.echo(f"{path.stem}: cannot write {folder}: {cause.strerror}", err=True)
         return False
     return True
+
+
+def build_own(folder: Path, page: Path, quiet: bool) -> None:
+    """Build the reader's book in ``folder``, where it can be built; else say so of its ``page``.
+
+    ``quiet``: standard output is a program's.
+    """
+    from hypatia_lab.book import build as pages
+
+    if told := paths.lacking("the page", "book", "jupyter_book"):
+        click.echo(f"{page}: {told}", err=True)
+        return
+    say = partial(click.echo, err=quiet)
+    say(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html', say=say)}")
 
 
 class Stopped(KeyboardInterrupt):

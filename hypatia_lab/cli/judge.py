@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,14 @@ def _number(context: click.Context, option: click.Parameter, value: float | None
     return value
 
 
+def _share(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """``1/4`` as its two numbers."""
+    found = re.fullmatch(r"([1-9]\d{0,4})/([1-9]\d{0,4})", value or "1/1")
+    if not found or int(found[1]) > int(found[2]):
+        raise click.BadParameter(f"{value} is no share such as 1/4", context, option)
+    return (int(found[1]), int(found[2])) if value else None
+
+
 @click.command()
 @click.argument("file", type=options.FILE)
 @click.option(
@@ -39,8 +47,15 @@ def _number(context: click.Context, option: click.Parameter, value: float | None
     type=(click.Choice(["kernelbench", "sol-execbench"]), options.FILE),
     metavar="FORMAT PROBLEM",
     help="FILE is a candidate for PROBLEM. kernelbench: PROBLEM is a file with Model, get_inputs and get_init_inputs, "
-    "FILE one with ModelNew. sol-execbench: PROBLEM is a folder with definition.json and workload.jsonl, FILE a "
-    "solution.json.",
+    "FILE one with ModelNew; or both are folders of such files, each a level or of a folder a level: a whole set. "
+    "sol-execbench: PROBLEM is a folder with definition.json and workload.jsonl, FILE a solution.json.",
+)
+@click.option("--only", metavar="GLOB", help="Of a set, the problems of such a name, such as 'level1/*'.")
+@click.option(
+    "--share",
+    metavar="I/N",
+    callback=_share,
+    help="Of a set, every Nth pair beginning with the Ith: N commands, each on a GPU of its own, judge it together.",
 )
 @click.option("--claims", "claims_file", type=options.FILE, help="YAML file of what you claim of it.")
 @click.option("--shapes", default="", help="Sizes instead of the file's own, such as 1024x512,64x64.")
@@ -84,6 +99,8 @@ def _number(context: click.Context, option: click.Parameter, value: float | None
 def judge(
     file: Path,
     task: tuple[str, Path] | None,
+    only: str | None,
+    share: tuple[int, int] | None,
     claims_file: Path | None,
     shapes: str,
     dtypes: str,
@@ -109,7 +126,11 @@ def judge(
     what would decide; --undecided pass lets it through. --json prints an array with an entry for each variant of yours,
     shape and dtype, and nothing else.
 
-    It is 2 when nothing could be judged, for a fault of FILE or of the problem; --json says which.
+    It is 2 when nothing could be judged, for a fault of FILE or of the problem, or because this machine is too small;
+    --json says which.
+
+    Of two folders each pair is judged like that, one after the other: judge --task kernelbench PROBLEMS/ CANDIDATES/.
+    A pair whose verdict is kept is not judged again. The exit status is then 1 when a candidate is not right.
     """
     for option, value in (("--against", against), ("--undecided", undecided)):
         if value is not None and fail_below is None:
@@ -117,6 +138,10 @@ def judge(
     for option, value in (("--shapes", shapes), ("--dtypes", dtypes)):
         if task and value:
             raise click.UsageError(f"{option} is for a file of your own; {task[1]} says its own")
+    whole = task is not None and task[0] == "kernelbench" and (file.is_dir() or task[1].is_dir())
+    for option, value in (("--only", only), ("--share", share)):
+        if value and not whole:
+            raise click.UsageError(f"{option} is for a set: judge --task kernelbench PROBLEMS/ CANDIDATES/")
     click.echo(f"{file.name}: getting ready to read it", err=True)
     from hypatia_lab.book import own as own_book
     from hypatia_lab.pages import own_kernel
@@ -128,6 +153,26 @@ def judge(
     sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
     kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
     named = machine and records.machine_name(machine)
+    if task and whole:
+        for option, value in (("--claims", claims_file), ("--fail-below", fail_below)):
+            if value is not None:
+                raise click.UsageError(f"{option} is for one kernel, not for a set")
+        from hypatia_lab.cli.judge_set import judge_set
+
+        how = {"preset": preset, "device": device, "machine": named, "time-limit": f"{time_limit:g}"}
+        folder = (output or Path(f"{file.resolve().name}_book")).resolve()
+        judge_set(
+            task[1],
+            file,
+            folder,
+            how,
+            only or "*",
+            share or (1, 1),
+            overwrite,
+            page=not (no_page or share),
+            as_json=as_json,
+        )
+        return
     claimed = told_claims([claims_file] if claims_file else [])
     folder = (output or Path(f"{file.stem}_book")).resolve()
     from hypatia_lab.bench import composer
@@ -166,7 +211,7 @@ def judge(
     gate.ensure_named(peer, variants.variants(found.name), found.name)
     name = named or default_name(place)
     records.ensure_writable(folder)
-    own_book.begin(folder)
+    own_book.begin(folder, looks=not no_page)
     click.echo(f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True)
     root = folder / "book" / "records"
     how: dict[str, Any] = {"preset": preset, "device": place, "machine_name": name, "root": root}
@@ -207,14 +252,15 @@ def judge(
 
 @contextmanager
 def _refusals(file: Path, problem: Path | None, *, as_json: bool) -> Iterator[None]:
-    """Tells a program, too, that nothing was judged: whether for a fault of the ``problem`` or of the ``file``."""
-    from hypatia_lab.strangers.reader_kernel import OwnError
+    """Tells a program, too, that nothing was judged: whether for the ``problem``, the ``file``, or the machine."""
+    from hypatia_lab.strangers.reader_kernel import OwnError, TooLarge
 
     try:
         yield
     except OwnError as cause:
         theirs = problem is not None and str(cause).startswith(str(problem.resolve()))
         fault = "problem" if theirs and not str(cause).startswith(str(file.resolve())) else "file"
+        fault = "machine" if isinstance(cause, TooLarge) else fault
         if as_json:
             click.echo(json.dumps([{"outcome": "refused", "fault": fault, "message": str(cause)}], indent=1))
         raise
@@ -225,16 +271,10 @@ def _write_page(folder: Path, notebook: Path, quiet: bool) -> None:
 
     ``quiet``: standard output is a program's.
     """
-    from hypatia_lab.book import build as pages
-
     if told := paths.lacking("the chapter", "run", *RUN):
         click.echo(f"{notebook}: {told}; what was measured is kept", err=True)
         return
     if not execution.execute(notebook, notebook.parent, {}, f"chapter {notebook.stem}"):
         click.echo(f"the chapter is in {notebook}; what was measured is kept", err=True)
         sys.exit(1)
-    if told := paths.lacking("the page", "book", "jupyter_book"):
-        click.echo(f"{notebook}: {told}", err=True)
-        return
-    say = partial(click.echo, err=quiet)
-    say(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html', say=say)}")
+    execution.build_own(folder, notebook, quiet)

@@ -155,8 +155,9 @@ READINGS: dict[Any, Reading] = {
     aten.permute.default: _permute,
     aten.dropout.default: _plain("Dropout", "input", "p", "train", train=False),
     aten.conv2d.default: _conv2d,
-    aten.batch_norm.default: _plain("BatchNorm", *NORMED, "running_mean", "running_var", "eps", training=False),
-    aten.instance_norm.default: _plain("InstanceNorm", *NORMED, "eps", use_input_stats=True, running_mean=None),
+    # Neither is a term while it writes into running statistics; in training without any, batch_norm has no type.
+    aten.batch_norm.default: _plain("BatchNorm", *NORMED, "running_mean", "running_var", "eps"),
+    aten.instance_norm.default: _plain("InstanceNorm", *NORMED, "eps", use_input_stats=True),
     aten.gelu.default: _plain("Gelu", "self", "approximate"),
 }
 """ATen operation → its reading."""

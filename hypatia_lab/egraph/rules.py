@@ -114,7 +114,7 @@ GOALS: dict[str, tuple[Rule, ...]] = {
             "conv_batch_norm",
             "(BatchNorm (Conv2d x w b k) g c mean var eps)",
             "(Conv2d x (FoldedWeight w g var eps) (FoldedBias b g c mean var eps) k)",
-            Grade.FINITE,
+            Grade.REAL,
         ),
     ),
     "conv_block": (

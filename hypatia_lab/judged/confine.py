@@ -17,6 +17,10 @@ _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _PARENT_DEATH_SIGNAL, _DUMPABLE, _CHILD_SUBREAPER = 1, 4, 36
 """Source: linux/prctl.h."""
 _DRIVER = "/dev/nvidiactl"
+FULL = (
+    "the GPU's memory is full: each variant's process holds its inputs and outputs there, and one more the answer in "
+    "float64; try smaller sizes, or a GPU with more memory"
+)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -44,6 +48,14 @@ def confine(scratch: Path, caches: Path) -> None:
 def hide() -> None:
     """Let nobody but the administrator look into the memory of this process."""
     _LIBC.prctl(_DUMPABLE, 0, 0, 0, 0)
+
+
+def out_of_memory(cause: Exception) -> bool:
+    """Whether ``cause`` says that the GPU's memory is full.
+
+    torch asks NVML for the processes there before it says so, which it may not do in one that is hidden.
+    """
+    return type(cause).__name__ == "OutOfMemoryError" or "nvmlInit" in str(cause)
 
 
 def _leave_network() -> None:

@@ -52,11 +52,16 @@ class Coordinator(Session):
         if told := evidence.tampering(found["replaced"], found["changed"], LOADED):
             raise Ended("cheated", told)
         found = self.processes.ask(REFEREE, "group", workload=data["workload"])
-        if refused := found.get("refused"):
-            self.emit("refused", reason=refused)
-        if told := refused or found.get("crashed"):
+        self.ensure_taken(found)
+        if told := found.get("crashed"):
             raise Ended("crashed", told)
         return found
+
+    def ensure_taken(self, found: dict[str, Any]) -> None:
+        """Tell, and raise :class:`Ended`, where ``found`` says that nothing can be judged, and whose fault it is."""
+        if told := found.get("refused"):
+            self.emit("refused", reason=told, fault=found["fault"])
+            raise Ended("crashed", told)
 
     def close(self) -> None:
         self.processes.close()

@@ -94,14 +94,19 @@ def bursts(seen: Seen, usual: Seen) -> Finding:
     return f"it remembers answers: {_ms(alone)} alone, {_ms(together)} when called again and again", numbers
 
 
-def aside(seen: Seen, usual: Seen) -> Finding:
-    """Whether it computes outside of the calls that are timed, while inputs or outputs are handed over."""
-    for own, other in ((seen.aside_s, usual.aside_s), (seen.shown_s, usual.shown_s)):
-        if min(len(own), len(other)) < (ENOUGH if own is seen.aside_s else SOME):
+def aside(seen: Seen, usual: Seen, others: Sequence[Seen] = ()) -> Finding:
+    """Whether it computes outside of the calls that are timed, while inputs or outputs are handed over.
+
+    To hand over takes what the process is busy with, so whatever ``others`` of the baselines take is usual, too.
+    """
+    for kind, least in (("aside_s", ENOUGH), ("shown_s", SOME)):
+        own, *rests = (getattr(one, kind) for one in (seen, usual, *others))
+        rests = [rest for rest in rests if len(rest) >= least]
+        if len(own) < least or not rests:
             continue
-        between, rest = statistics.median(own), statistics.median(other)
+        between, rest = statistics.median(own), max(map(statistics.median, rests))
         margin = max(ASIDE * statistics.median(usual.again_s) + ASIDE_S, 2 * statistics.median(seen.again_s))
-        if _low(own) > _high(other) + margin:
+        if _low(own) > max(map(_high, rests)) + margin:
             numbers = {"between_us": between * 1e6, "usual_us": rest * 1e6, "samples": len(own)}
             return f"it computes between calls: {_ms(between)} pass there, with the baseline {_ms(rest)}", numbers
     return "", {}

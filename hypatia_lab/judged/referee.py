@@ -13,7 +13,7 @@ import torch
 from hypatia_lab import check, clock, messages
 from hypatia_lab.judged import tampering
 from hypatia_lab.judged.channel import Channel, Shelf, described
-from hypatia_lab.judged.confine import hide
+from hypatia_lab.judged.confine import FULL, hide, out_of_memory
 from hypatia_lab.judged.worker import PLACES, WRITTEN, key, told
 from hypatia_lab.workloads import DTYPES
 
@@ -36,7 +36,8 @@ class Referee:
                 found = commands[name](**command)
             except Exception as cause:
                 traceback.print_exc()
-                found = {"crashed": messages.one_line(cause)}
+                found = {"refused": FULL, "fault": "machine"} if out_of_memory(cause) else {}
+                found = found or {"crashed": messages.one_line(cause)}
             self.channel.send(found)
 
     def start(self) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class Referee:
         own = told(workload)
         self.problem = problem = check.Problem(own, self.device)
         if fault := _degenerate(problem):
-            return {"refused": fault}
+            return {"refused": fault, "fault": "problem"}
         parts = {
             name: answer.to(getattr(torch, own.part_dtype(name)))
             for name, answer in zip(own.parts, problem.references(), strict=True)

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import check, clock
@@ -15,6 +16,7 @@ from hypatia_lab.bench import joining
 from hypatia_lab.bench.cells import Case
 from hypatia_lab.judged import evidence, worker_replies
 from hypatia_lab.judged.channel import Shelf
+from hypatia_lab.judged.confine import FULL
 from hypatia_lab.judged.processes import REFEREE, judged
 from hypatia_lab.judged.worker import AGAIN, FRESH, IN_PLACE, LEFT, TIMED, WRITTEN, key
 from hypatia_lab.probes.probe import Ended
@@ -64,6 +66,7 @@ class Trial:
         self.index, self.data, self.layout = index, data, layout
         self.processes, self.probe, self.turn = coordinator.processes, coordinator.probe, coordinator.turn
         self.started, self.tampered, self.go_ahead = coordinator.started, coordinator.tampered, coordinator.go_ahead
+        self.ensure_taken = coordinator.ensure_taken
         self.pace, self.number, self.begin = coordinator.pace, coordinator.number, coordinator.begin
         self.luck = random.SystemRandom()  # what a judged file could not foretell
         self.drawn = Shelf(layout["inputs"])
@@ -120,6 +123,8 @@ class Trial:
         if told and (case.judged or (when == LOADED and self.processes.plan["source"]["kind"] == "own")):
             case.fail("cheated", self.tampered.setdefault(case.name, told))
         elif "crashed" in found:
+            if found.get("full") and not case.judged:
+                self.ensure_taken({"refused": FULL, "fault": "machine"})
             case.fail("crashed", str(found["crashed"]))
         return found
 
@@ -129,6 +134,7 @@ class Trial:
         files = () if self.passed else (self.drawn.file,)
         self.passed = True
         found = self.processes.ask(REFEREE, "draw", files, layout=self.layout["inputs"])
+        self.ensure_taken(found)
         if "crashed" in found:
             raise Ended("crashed", f"inputs could not be drawn: {found['crashed']}")
 
@@ -147,6 +153,7 @@ class Trial:
         case.shown = True
         more = {"layout": self.layout["outputs"], "place": place, "looks": looks, "beside": beside}
         found = self.processes.ask(REFEREE, "judge", files, worker=case.name, **more)
+        self.ensure_taken(found)
         if "crashed" in found:
             return check.Check(f"not to be judged: {found['crashed']}")
         case.beside = joining.largest([case.beside, found.pop("beside", {})])
@@ -332,12 +339,14 @@ class Trial:
         """What the samples under the clock ``word`` say of those that are judged."""
         timed = [case for case in self._going() if word in case.seen]
         usual = next((case.seen[word] for case in timed if case.name == BASELINES[0]), evidence.Seen(1))
+        others = [case.seen[word] for case in timed if not case.judged]
+        tests = (evidence.clock, evidence.memory, evidence.bursts, partial(evidence.aside, others=others))
         for case in timed:
             if case.judged and word in OUTSIDE:
                 told, numbers = evidence.threads(case.threads[0], max(case.threads), os.cpu_count() or 1)
                 if told:
                     case.fail("cheated", told, numbers)
-                for test in (evidence.clock, evidence.memory, evidence.bursts, evidence.aside):
+                for test in tests:
                     told, numbers = test(case.seen[word], usual)
                     if told:
                         case.fail("cheated", told, numbers)
@@ -357,12 +366,17 @@ class Trial:
             self._one(case, again)
         if self.number == AFTER:
             self._rest()
+        self._hold_memory()  # first of all: who gives an input back as it is has nothing to remember
         for word in self.data["clocks"]:  # now, for who goes on computing holds up the marks, and is told why
             self._weigh(word)
         self._draw()
         for case in self._going():
             if case.judged:
                 self._one(case, self._amid)
+        self._hold_memory()
+
+    def _hold_memory(self) -> None:
+        """Whose memory outputs are."""
         allowed = next((case.aliased for case in self.cases if case.name == BASELINES[0]), set())
         for case in self._going():
             if case.judged and (told := evidence.aliased(case.aliased, allowed)):

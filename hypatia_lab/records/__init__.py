@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 import re
 import tempfile
@@ -136,14 +135,20 @@ def _reject(constant: str) -> float:
     raise ValueError(f"{constant} is not a number a record may hold")
 
 
-def _finite(text: str) -> float:
-    return float(text) if math.isfinite(float(text)) else _reject(text)
+_DECODER = json.JSONDecoder(parse_constant=_reject)
+_ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False)  # of a number like 1e999, too, JSON has no word
 
 
 def parse(line: str, where: str) -> dict[str, Any]:
     """One line of a record as a dict. Raises :class:`RecordError` naming ``where`` when it is malformed."""
+    return _read(line, where)[0]
+
+
+def _read(line: str, where: str) -> tuple[dict[str, Any], str]:
+    """What :func:`parse` says, and the line as it would be written in one way, whatever the order of its keys."""
     try:
-        row = json.loads(line, parse_constant=_reject, parse_float=_finite)
+        row = _DECODER.decode(line)
+        canonical = _ENCODER.encode(row)
     except (ValueError, RecursionError) as cause:
         raise _broken(where, f"not a whole JSON line ({cause})") from None
     kind = row.get("kind") if isinstance(row, dict) else None
@@ -151,7 +156,7 @@ def parse(line: str, where: str) -> dict[str, Any]:
         raise _broken(where, f"kind must be 'run', 'cell' or 'detail', found {kind!r}")
     if told := _MISTAKES[kind](row):
         raise _broken(where, told)
-    return row
+    return row, canonical
 
 
 def cell_key(cell: dict[str, Any]) -> tuple[Any, ...]:
@@ -190,7 +195,8 @@ def _parsed(path: Path, text: str) -> Record:
         raise RecordError(f"{path}:1: empty file; restore it or measure again")
     if not text.endswith("\n"):
         raise _broken(f"{path}:{len(lines)}", "truncated (no end of line)")
-    rows = [parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    read = [_read(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    rows = [row for row, _ in read]
     run, lines_after = rows[0], rows[1:]
     if run["kind"] != "run":
         raise _broken(f"{path}:1", "the first line must be the run")
@@ -211,7 +217,7 @@ def _parsed(path: Path, text: str) -> Record:
             f"{path}:1: holds machine {run['machine']!r}, experiment {run['experiment']!r}, but lies elsewhere; "
             f"it belongs in {run['machine']}/{run['experiment']}/"
         )
-    canonical = "\n".join(json.dumps(row, sort_keys=True) for row in rows)
+    canonical = "\n".join(text for _, text in read)
     return Record(path, run, cells, hashlib.sha256(canonical.encode()).hexdigest()[:12], details)
 
 

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hypatia_lab import intervals, results
 from hypatia_lab.formats import absent
@@ -131,7 +132,7 @@ def expectations(found: Sequence[Across]) -> list[Expectation]:
         half = math.nan
         if enough:
             variance = sum(x * x for apart in counted for x in apart) / sum(len(apart) - 1 for apart in counted)
-            half = float(intervals.student(n - 1)) * math.sqrt(variance * (1 + 1 / n))
+            half = intervals.student(n - 1) * math.sqrt(variance * (1 + 1 / n))
         out.append(Expectation(clock, tuned, n, len(counted), within, math.exp(-half), math.exp(half)))
     return out
 
@@ -163,6 +164,16 @@ class Visit:
     def clock(self) -> str:
         """The clock it is by."""
         return self.fact[1]
+
+    @cached_property
+    def middle(self) -> float:
+        """The mean of its logarithms."""
+        return _mean(self.logs)
+
+    @cached_property
+    def scatter(self) -> float:
+        """The variance of :attr:`middle` from process to process."""
+        return intervals.variance(self.logs) / len(self.logs)
 
 
 Visits = Sequence[Sequence[Visit]]
@@ -226,13 +237,14 @@ def deviation(found: Visits) -> float:
     each by the number of its processes. Source: Paule and Mandel, J. Res. NBS 87 (1982), pooled over figures; none
     counts for more than :data:`GROSS` times what it should be.
     """
-    seen = []
-    for own in found:
-        within = _mean([statistics.variance(one.logs) / len(one.logs) for one in own])
-        seen.append((len(own) - 1, statistics.variance([_mean(one.logs) for one in own]), within))
+    import numpy
+
+    n = numpy.array([len(own) - 1 for own in found])
+    within = numpy.array([_mean([one.scatter for one in own]) for own in found])
+    apart = numpy.array([intervals.variance([one.middle for one in own]) for own in found])
 
     def beyond(variance: float) -> float:
-        return sum(n * (min(GROSS, apart / max(variance + within, 1e-12)) - 1) for n, apart, within in seen)
+        return float(n @ (numpy.minimum(GROSS, apart / numpy.maximum(variance + within, 1e-12)) - 1))
 
     low, high = 0.0, 1.0
     if beyond(low) <= 0:

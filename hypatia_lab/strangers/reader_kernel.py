@@ -59,6 +59,10 @@ class OwnError(ValueError):
     """A reader's file that cannot be judged: the message names file and line, where there is one, and the cause."""
 
 
+class TooLarge(OwnError):
+    """What cannot be judged on this machine, for no fault of a file."""
+
+
 @dataclass(frozen=True)
 class Own:
     """What a reader's file declares beside the :class:`Operation`: the shapes and dtypes to measure."""

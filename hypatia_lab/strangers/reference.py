@@ -160,7 +160,9 @@ class Reference(ABC):
                 raise OwnError(f"{self.path}: {told}") from None
         if seen.drawn:
             told = f"{self.called} draws random numbers ({seen.drawn}), which no candidate can draw alike"
-            raise OwnError(f"{self.path}: {told}; leave dropout out, or set it to 0")
+            drops = "dropout" in seen.drawn or "bernoulli" in seen.drawn
+            remedy = "leave dropout out, or set it to 0" if drops else "let the inputs hold what is drawn"
+            raise OwnError(f"{self.path}: {told}; {remedy}")
         found = parts(out)
         dtypes = tuple(
             str(one.dtype).removeprefix("torch.") if isinstance(one, torch.Tensor) else type(one).__name__

@@ -3,8 +3,12 @@
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOptionalMemberAccess=false
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 
+from hypatia_lab.kernels.mlp import mlp_triton as module
 from hypatia_lab.kernels.mlp.mlp_triton import Tile, backward, forward
 from hypatia_lab.operations.mlp import layerwise_backward, reference
 
@@ -35,3 +39,25 @@ def check_the_triton_kernels_agree_with_float64() -> None:
             assert own.dtype == dtype
             error = float((own.double() - expected).norm() / expected.norm())
             assert error < 1e-3, (layers, width, rows, dtype, error)
+
+
+def check_shares_of_more_programs_than_are_added_at_once() -> None:
+    layers, width, programs = 2, 65, 17  # of a width that is padded to 128, where 16 are
+
+    def before_nan(*shape: int, **how: Any) -> torch.Tensor:
+        """Memory behind which there is NaN for as much again."""
+        count = math.prod(shape)
+        return torch.full((2 * count,), float("nan"), **how)[:count].view(shape)
+
+    module._multiprocessors = lambda x: programs
+    torch.empty = before_nan
+
+    def whole(*shape: int) -> torch.Tensor:
+        return torch.randint(-1, 2, shape).half()
+
+    x, grad = whole(16 * programs, width), whole(16 * programs, width)
+    weights, biases = [whole(width, width) for _ in range(layers)], [whole(width) for _ in range(layers)]
+    found = module.backward(grad, x, weights, biases, rows_of_tile=16)
+    double = [w.double() for w in weights], [b.double() for b in biases]
+    for own, expected in zip(found, layerwise_backward(grad.double(), x.double(), *double), strict=True):
+        assert float((own.double() - expected).norm() / expected.norm()) < 1e-3
