@@ -42,10 +42,10 @@ def judge(
     """Check and measure the kernel in the file ``path``; it must be right, and ``at_least`` so fast.
 
     ``at_least`` is a multiple of the speed of ``against``, a variant of the same operation; the 95% interval decides.
-    ``undecided="pass"`` lets through what holds the limit within. ``task``, such as ``("kernelbench", "problem.py")``:
-    the file is a candidate for that. ``shapes`` (such as ``"1024x512"``) and ``dtypes``
-    replace the file's own. ``output`` is the folder of a book of the reader's, whose measured ceilings are used again;
-    without one they are measured each time and nothing is left behind.
+    ``undecided="pass"`` lets through what holds the limit within. ``task``, such as ``("kernelbench", "problem.py")``
+    or ``("sol-execbench", "folder")``: the file is a candidate for that. ``shapes`` (such as ``"1024x512"``) and
+    ``dtypes`` replace the file's own. ``output`` is the folder of a book of the reader's, whose measured ceilings are
+    used again; without one they are measured each time and nothing is left behind.
 
     Returns what ``hypatia-lab judge --json`` prints: a dict for each variant, shape and dtype. Raises
     ``AssertionError`` with a line for each that does not pass, and :class:`JudgeError` where the question was wrong.
@@ -63,7 +63,7 @@ def judge(
         raise JudgeError(last.removeprefix("hypatia-lab: "))
     rows = json.loads(told)
     if code:
-        stopped = ("failed", "undecided") if undecided == "fail" else ("failed",)
+        stopped = ("failed", "refused", *(["undecided"] if undecided == "fail" else []))
         raise AssertionError("\n".join(row["message"] for row in rows if row["outcome"] in stopped))
     return rows
 

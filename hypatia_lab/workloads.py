@@ -124,9 +124,12 @@ class Operation:
     ``peak_error(workload)``, where given, judges in another way: the largest acceptable max |out − ref| / max |ref|,
     for outputs such as images, whose dark parts carry no digits worth holding. ``small``: shapes that take a moment, an
     odd and an even one, where those that its number of extents gives would not do.
+    ``beside(inputs, out)``: numbers by which a task from elsewhere calls an answer right, or not, by a rule of its own:
+    told beside the verdict, and no part of it. ``failed`` is 1 where not; of several answers the largest numbers count.
     ``backward``, where given, is what direction ``forward_backward`` needs. ``convolves``: its products are those of
     3×3 convolutions, which PyTorch as installed may compute in TF32, and libraries by fewer products. ``outputs``:
-    names of the tensors of an answer, y first; of several, ``reference`` and every variant return the tuple.
+    names of the tensors of an answer, y first; of several, ``reference`` and every variant return the tuple; ``dtypes``
+    are theirs by name, where that is not the workload's.
     """
 
     name: str
@@ -143,9 +146,11 @@ class Operation:
     accuracy: Mapping[str, float] = field(default_factory=dict)
     scale: Callable[[Inputs], dict[str, float]] = lambda inputs: {}
     peak_error: Callable[[Workload], float] | None = None
+    beside: Callable[[Inputs, tuple[torch.Tensor, ...]], dict[str, float]] = lambda inputs, out: {}
     backward: Backward | None = None
     convolves: bool = False
     outputs: tuple[str, ...] = ("y",)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
     small: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -254,7 +259,8 @@ class Workload:
 
     def part_dtype(self, part: str) -> str:
         """dtype of a ``part`` of an answer: the workload's, unless its gradients have another."""
-        return (self.backward.dtype if self.backward and part != "y" else "") or self.dtype
+        own = self.backward.dtype if self.backward and part != "y" else self.spec.dtypes.get(part)
+        return own or self.dtype
 
     @property
     def flops(self) -> int:
@@ -346,6 +352,7 @@ class Workload:
         passes = backward.passes if backward and part != "y" else 1
         operands = math.sqrt(passes) * spec.operands(self.shape) * OPERAND.get(self.arithmetic, 0.0)
         sums = depth / (2 * STEP) if short_sums else 0.0
-        results = math.sqrt(passes * (spec.roundings(self.shape) + sums)) * UNIT[self.dtype]
+        unit = UNIT[spec.dtypes.get(part, self.dtype)]
+        results = math.sqrt(passes * (spec.roundings(self.shape) + sums)) * unit
         found = 2.0 * (accumulator * math.sqrt(depth) + operands + results) + cut
         return max(found, spec.accuracy.get(self.dtype, 0.0))

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sol_problems
 import torch
 from cheats.catalogue import MEMORY, REFUSED, REPLACED, WRONG, Cheat, catalogue
 
 from hypatia_lab import machine
 from hypatia_lab.bench import sessions
 from hypatia_lab.experiments import PROCESSES, Source
-from hypatia_lab.strangers import kernelbench, reader_kernel
+from hypatia_lab.strangers import kernelbench, reader_kernel, sol_execbench
 
 Row = dict[str, Any]
 HERE = Path(__file__).resolve().parent
@@ -88,6 +89,15 @@ def candidate(name: str, problem: str, folder: Path, honest: bool = False) -> di
     shape = [64, 65536] if problem == "mean" else [256, 256]
     environment: dict[str, str] = {"PLANTED_HONEST": "1"} if honest else {}
     return trial(source, f"kernelbench_{problem}", shape, [kernelbench.CANDIDATE], folder, environment)
+
+
+def solved(name: str, folder: Path, honest: bool = False) -> dict[str, Row]:
+    """The rows of the solution ``name`` of a problem of SOL-ExecBench, and eager's."""
+    text = (HERE / "cheats" / "sol_execbench" / f"{name}.py").read_text()
+    path, other = sol_problems.solution(folder, text), sol_problems.problem(folder, [sol_problems.workload(SIZE)])
+    source = Source(str(path), sol_execbench.digest(path, other), sol_execbench.KIND, problem=str(other))
+    environment: dict[str, str] = {"PLANTED_HONEST": "1"} if honest else {}
+    return trial(source, "sol_execbench_rms_norm_h96", [SIZE], [sol_execbench.CANDIDATE], folder, environment)
 
 
 def told(row: Row) -> str:
@@ -188,3 +198,28 @@ def test_a_candidate_that_cheats_is_caught_and_its_twin_is_not(name, problem, st
     rows = candidate(name, problem, tmp_path)
     row = rows[kernelbench.CANDIDATE]
     held(row["status"] in statuses and bool(re.search(named, row["reason"])), rows)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("name", "statuses", "named"),
+    [
+        ("lazy", WRONG, "wrong type: Lazy"),
+        ("later", WRONG, "stale|wrong|unwritten|NaN|remembers|goes on|outside"),
+        ("patched_events", ("cheated",), f"{REPLACED} torch.cuda.*elapsed_time"),
+        ("written_once", WRONG, "stale|unwritten|NaN|wrong values|remembers answers"),
+        ("tolerance_spent", WRONG, "unwritten"),
+        pytest.param(
+            *("streams", WRONG, "clock was changed|not among other calls|stale|goes on|wrong values|unwritten|NaN"),
+            marks=pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU"),
+        ),
+    ],
+)
+def test_a_solution_that_cheats_is_caught_and_its_twin_is_not(name, statuses, named, tmp_path):
+    rows = solved(name, tmp_path, honest=True)
+    assert {row["status"] for row in rows.values()} == {"ok"}, rows
+    row = solved(name, tmp_path)[sol_execbench.CANDIDATE]
+    assert row["status"] in statuses
+    assert re.search(named, row["reason"]), row
+    if name == "tolerance_spent":
+        assert row["beside"]["failed"] == 0, "by the format's own rule it is right"

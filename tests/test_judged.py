@@ -105,6 +105,11 @@ def test_of_one_sample_nothing_is_said():
     assert accused(seen(1e-3, samples=1, told=0.1, again=0.1), seen(1e-3, samples=1)) == ""
 
 
+@pytest.mark.parametrize(("most", "cores", "named"), [(36, 2, False), (37, 2, True), (132, 64, False), (133, 64, True)])
+def test_threads_beyond_what_pools_have_are_named(most, cores, named):
+    assert bool(evidence.threads(4, most, cores)[0]) is named
+
+
 # ---------------------------------------------------------------- whose fault it is
 
 

@@ -20,7 +20,8 @@ from hypatia_lab.bench import sessions
 from hypatia_lab.bench.turns import Companion
 from hypatia_lab.experiments import Group
 from hypatia_lab.probes.probe import Ended
-from hypatia_lab.strangers import kernelbench, programs, reader_kernel
+from hypatia_lab.strangers import programs, reader_kernel
+from hypatia_lab.strangers.tasks import FORMATS
 from hypatia_lab.workloads import Workload
 
 LONGEST_CALL_S = 5.0
@@ -63,6 +64,7 @@ class Case:
     reason: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     found: check.Check | None = None
+    beside: dict[str, float] = field(default_factory=dict)
     timings: dict[str, clock.Timing | clock.ClockError] = field(default_factory=dict)
 
     def fail(self, status: str, reason: str, numbers: dict[str, Any] | None = None) -> None:
@@ -93,6 +95,7 @@ class Case:
             "error": found.error if found else None,
             "max_error": found.max_error if found else None,
             "peak": found.peak if found else None,
+            "beside": self.beside,
             "median_us": timing.median_us if timing else None,
             "samples_us": timing.samples_us if timing else [],
             "calls": timing.calls if timing else 0,
@@ -290,8 +293,8 @@ def serve(made: Callable[[dict[str, Any], Callable[..., None]], Session]) -> Non
 def _own(plan: dict[str, Any], emit: Callable[..., None]) -> Session:
     if source := plan["source"]:
         path = Path(source["path"])
-        if source["kind"] == kernelbench.KIND:
-            kernelbench.load(path, Path(source["problem"]), source["digest"], plan["number"])
+        if form := FORMATS.get(source["kind"]):
+            form.load(path, Path(source["problem"]), source["digest"], plan["number"])
         else:
             load = programs.load if source["kind"] == "program" else reader_kernel.load
             load(path, source["digest"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -79,6 +79,8 @@ def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index:
     }
     if seen := worst.get("evidence"):
         found["evidence"] = {name: _round(value) for name, value in seen.items()}
+    if beside := largest([row.get("beside", {}) for row in there]):
+        found["beside"] = {name: _round(value) for name, value in beside.items()}
     if peaks := [row["peak"] for row in there if row.get("peak") is not None]:
         found["peak"] = _round(min(peaks))
     if workload.fewest_flops < workload.flops:
@@ -90,6 +92,14 @@ def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index:
             "status": "too_fast",
             "reason": f"not believed: {fastest:.3g} µs, where this machine's best ceilings allow {least:.3g} µs",
         }
+    return found
+
+
+def largest(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each number that some of ``told`` name the largest."""
+    found: dict[str, float] = {}
+    for one in told:
+        found |= {name: max(value, found.get(name, value)) for name, value in one.items()}
     return found
 
 

@@ -44,10 +44,11 @@ def _share(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option(
     "--task",
     nargs=2,
-    type=(click.Choice(["kernelbench"]), options.FILE),
-    metavar="kernelbench PROBLEM",
-    help="FILE is a candidate (ModelNew) for PROBLEM, a file in the format of KernelBench (Model, get_inputs, "
-    "get_init_inputs). Or both are folders of such files, each a level or of a folder a level: a whole set.",
+    type=(click.Choice(["kernelbench", "sol-execbench"]), options.FILE),
+    metavar="FORMAT PROBLEM",
+    help="FILE is a candidate for PROBLEM. kernelbench: PROBLEM is a file with Model, get_inputs and get_init_inputs, "
+    "FILE one with ModelNew; or both are folders of such files, each a level or of a folder a level: a whole set. "
+    "sol-execbench: PROBLEM is a folder with definition.json and workload.jsonl, FILE a solution.json.",
 )
 @click.option("--only", metavar="GLOB", help="Of a set, the problems of such a name, such as 'level1/*'.")
 @click.option(
@@ -137,7 +138,7 @@ def judge(
     for option, value in (("--shapes", shapes), ("--dtypes", dtypes)):
         if task and value:
             raise click.UsageError(f"{option} is for a file of your own; {task[1]} says its own")
-    whole = bool(task) and (file.is_dir() or task[1].is_dir())
+    whole = task is not None and task[0] == "kernelbench" and (file.is_dir() or task[1].is_dir())
     for option, value in (("--only", only), ("--share", share)):
         if value and not whole:
             raise click.UsageError(f"{option} is for a set: judge --task kernelbench PROBLEMS/ CANDIDATES/")
@@ -179,21 +180,32 @@ def judge(
     from hypatia_lab.cli.results import cell_lines
     from hypatia_lab.judged import gate, rehearsal
     from hypatia_lab.machine import choose_device, default_name
-    from hypatia_lab.strangers import kernelbench, reader_kernel
+    from hypatia_lab.strangers import reader_kernel
+    from hypatia_lab.strangers.tasks import FORMATS
 
     place = choose_device(device)
-    problem = task[1] if task else None
-    for one in filter(None, (file, problem)):
-        reader_kernel.digest(one)  # before anything is started
+    kind, problem = task or ("", None)
+    form = FORMATS.get(kind)
+    left_out: list[str] = []
+    if form and problem:
+        file = form.located(file)
+        with _refusals(file, problem, as_json=as_json):
+            form.digest(file, problem)  # before anything is started
+            left_out = form.left_out(problem)
+    else:
+        reader_kernel.digest(file)
     own_book.ensure_ours(folder)
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log.txt"
-        with _refusals(problem, as_json=as_json):
-            found = rehearsal.rehearse(file, log, time_limit, problem=problem, shapes=sizes, dtypes=kinds)
-    text = reader_kernel.text(file)
-    experiment = kernelbench.experiment(file, problem, found) if problem else reader_kernel.experiment(file, found)
-    if problem:
+        with _refusals(file, problem, as_json=as_json):
+            found = rehearsal.rehearse(file, log, time_limit, problem=problem, kind=kind, shapes=sizes, dtypes=kinds)
+    if form and problem:
+        text, experiment = form.text(file), form.experiment(file, problem, found)
         click.echo(f"{found.name}: {found.summary}", err=True)
+        for one in left_out:
+            click.echo(f"left out: {one}", err=True)
+    else:
+        text, experiment = reader_kernel.text(file), reader_kernel.experiment(file, found)
     ensure_named(claimed, str(claims_file), experiment=found.name)
     peer = against or variants.baseline(found.name)
     gate.ensure_named(peer, variants.variants(found.name), found.name)
@@ -203,7 +215,7 @@ def judge(
     click.echo(f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True)
     root = folder / "book" / "records"
     how: dict[str, Any] = {"preset": preset, "device": place, "machine_name": name, "root": root}
-    with _refusals(problem, as_json=as_json):
+    with _refusals(file, problem, as_json=as_json):
         composer.measure(experiment, **how, overwrite=overwrite, silence_s=time_limit)
     data = own_kernel.read(root, found.name, name)
     rows = data.select(machine=name, experiment=found.name)
@@ -216,10 +228,12 @@ def judge(
         for row in ledger.judge([data.measured[name]], claimed) if claimed else []:
             told += ["", *wrap(f"{claim_tables.verdict_text(row.verdict)}  {row.id}  {row.claim}", 2)]
             told += wrap(row.reason, 2, 2)
+        told += [line for one in rulings for line in wrap(one.beside, 2)]
         passed = [one.message for one in rulings if one.outcome == gate.PASSED and fail_below is not None]
         return [*told, *([""] if passed else []), *(line for one in passed for line in wrap(one, 2))]
 
-    show(lines, lambda: [one.entry() for one in rulings], as_json=as_json)
+    refused = [{"outcome": "refused", "fault": "problem", "message": one} for one in left_out]
+    show(lines, lambda: [*(one.entry() for one in rulings), *refused], as_json=as_json)
     if not no_page:
         page = own_book.lay_out(folder, found.name, found.summary, text, claims_file, name)
         _write_page(folder, page, quiet=as_json)
@@ -232,19 +246,20 @@ def judge(
     for one in rulings:
         if one in stopped or one.outcome == gate.UNDECIDED:
             click.echo(f"hypatia-lab: {one.message}{'' if one in stopped else ' (let through)'}", err=True)
-    if stopped:
+    if stopped or (left_out and fail_below is not None):
         sys.exit(1)
 
 
 @contextmanager
-def _refusals(problem: Path | None, *, as_json: bool) -> Iterator[None]:
-    """Tells a program, too, that nothing was judged: whether for the ``problem``, the file, or the machine."""
+def _refusals(file: Path, problem: Path | None, *, as_json: bool) -> Iterator[None]:
+    """Tells a program, too, that nothing was judged: whether for the ``problem``, the ``file``, or the machine."""
     from hypatia_lab.strangers.reader_kernel import OwnError, TooLarge
 
     try:
         yield
     except OwnError as cause:
-        fault = "problem" if problem and str(cause).startswith(str(problem.resolve())) else "file"
+        theirs = problem is not None and str(cause).startswith(str(problem.resolve()))
+        fault = "problem" if theirs and not str(cause).startswith(str(file.resolve())) else "file"
         fault = "machine" if isinstance(cause, TooLarge) else fault
         if as_json:
             click.echo(json.dumps([{"outcome": "refused", "fault": fault, "message": str(cause)}], indent=1))

@@ -79,7 +79,7 @@ class Source:
     """A reader's file: its path, and the digest of its text as it was planned.
 
     ``kind``: own (it registers an operation), program (it runs programs from outside, and says whose in
-    ``provenance``, in the form of a record) or kernelbench (it is a candidate for the file ``problem``).
+    ``provenance``, in the form of a record) or the name of a public format, of whose ``problem`` it is a candidate.
     """
 
     path: str

@@ -11,7 +11,7 @@ one whose turn it is are stopped. Whatever a worker says is held against what is
 - What a call takes on new inputs, against the same call once more on the same: whoever remembers is faster then. And
   what it takes alone against what it takes among others, beside the baseline's.
 - Functions and modes of its process, against those before the file was run.
-- What it goes on computing once its calls have returned.
+- What it goes on computing once its calls have returned, and threads that they leave behind.
 
 It may write below folders of its own only and, where the system allows that, has no network. Whatever does not hold is
 a status of its own, ``cheated``, with the numbers behind it in the record. See :mod:`~hypatia_lab.judged.evidence`.

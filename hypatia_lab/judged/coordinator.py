@@ -24,6 +24,8 @@ class Coordinator(Session):
         self.processes = Processes(plan, lambda: emit("alive"))
         self.started: dict[str, Any] = {}
         """What each process said when it had run its file, or how it ended."""
+        self.tampered: dict[str, str] = {}
+        """What a judged one was seen to have made of its process, which stays so on the next workload."""
 
     @contextmanager
     def opened(self, index: int, data: dict[str, Any]) -> Iterator[tuple[Sequence[Case], Callable[[], None]]]:

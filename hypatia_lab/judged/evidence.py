@@ -28,6 +28,8 @@ ASIDE, ASIDE_S = 0.3, 1e-4
 """Such a share of the baseline's call, and so long, may pass around a call beyond what is usual."""
 IDLE = 0.2
 """Share of a core, or of the GPU's time, that a process may use while nobody has called it."""
+LEFT = 32
+"""So many threads more than after its first calls a process may have, and twice as many as there are cores: pools."""
 
 Finding = tuple[str, dict[str, Any]]
 
@@ -108,6 +110,17 @@ def aside(seen: Seen, usual: Seen, others: Sequence[Seen] = ()) -> Finding:
             numbers = {"between_us": between * 1e6, "usual_us": rest * 1e6, "samples": len(own)}
             return f"it computes between calls: {_ms(between)} pass there, with the baseline {_ms(rest)}", numbers
     return "", {}
+
+
+def threads(first: int, most: int, cores: int) -> Finding:
+    """Whether its calls leave threads behind, which may do anything later: of ``most`` it had ``first`` after its first
+    calls."""
+    if most - first <= max(LEFT, 2 * cores):
+        return "", {}
+    return f"it leaves threads behind: {most - first} more than after its first calls", {
+        "threads": most,
+        "first": first,
+    }
 
 
 def aliased(names: Collection[str], allowed: Collection[str]) -> str:

@@ -43,12 +43,32 @@ class Ruling:
         return self.outcome == FAILED or (self.outcome == UNDECIDED and not let_undecided)
 
     def entry(self) -> dict[str, Any]:
-        """The same for a program: names of the results table, and ``limit``, ``outcome``, ``message``."""
+        """The same for a program: names of the results table, and ``limit``, ``outcome``, ``message``.
+
+        Where the task's format has a tolerance of its own, ``their_tolerance`` and ``their_numbers`` tell of it.
+        """
         row = self.row
         named = ("variant", "workload", "shape", "dtype", "clock", "machine", "status", "reason")
         found: dict[str, Any] = {name: getattr(row, name) for name in named} | {"against": row.baseline}
         found |= {name: getattr(row, name) for name in ("ratio", "ratio_low", "ratio_high", "n")}
-        return found | {"limit": self.limit, "outcome": self.outcome, "message": self.message}
+        found |= {"limit": self.limit, "outcome": self.outcome, "message": self.message}
+        if row.beside:
+            found |= {"their_tolerance": self.theirs, "their_numbers": dict(row.beside)}
+        return found
+
+    @property
+    def theirs(self) -> str:
+        """``pass`` or ``fail``: what the tolerance of the task's own format says; empty where it has none."""
+        return ("fail" if dict(self.row.beside)["failed"] else "pass") if self.row.beside else ""
+
+    @property
+    def beside(self) -> str:
+        """The same in a line, with the numbers behind it; empty where it has none."""
+        numbers = ", ".join(
+            f"{name.replace('_', ' ')} {formats.number(value)}" for name, value in self.row.beside if name != "failed"
+        )
+        at = f"{self.row.variant} at {self.row.shape} {self.row.dtype}"
+        return f"{at}: by the format's own tolerance: {self.theirs} ({numbers})" if self.theirs else ""
 
 
 def ensure_named(against: str, there: dict[str, Variant], operation: str) -> None:

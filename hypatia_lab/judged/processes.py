@@ -23,8 +23,9 @@ from hypatia_lab.judged.referee import Referee
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.kernels.loader import cache_folder
 from hypatia_lab.probes.probe import Ended
-from hypatia_lab.strangers import kernelbench, reader_kernel
+from hypatia_lab.strangers import reader_kernel
 from hypatia_lab.strangers.reader_kernel import BASELINES
+from hypatia_lab.strangers.tasks import FORMATS
 from hypatia_lab.variants import AGAIN
 
 LARGEST = 0.8
@@ -92,6 +93,13 @@ class Member:
         if used > self.largest:
             limit = self.largest / 2**30
             raise Ended("crashed", f"the process held more than the {limit:.1f} GiB that one may hold here")
+
+    def threads(self) -> int:
+        """How many threads it has; 0 where it is no more."""
+        try:
+            return psutil.Process(self.pid).num_threads()
+        except psutil.Error:
+            return 0
 
     def go(self, on: bool) -> None:
         """Let it go on, or stop it."""
@@ -196,16 +204,16 @@ class Processes:
         scratch = Path(self.plan["folder"]).resolve() / "scratch" / f"{self.plan['number']}-{who}"
         # What a problem's own Model makes serves every candidate for it, none of which is run there.
         source = self.plan["source"]
-        apart = source["kind"] == kernelbench.KIND and not judged(who)
-        digest = reader_kernel.digest(Path(source["problem"])) if apart else source["digest"]
+        apart = source["kind"] in FORMATS and not judged(who)
+        digest = FORMATS[source["kind"]].problem_digest(Path(source["problem"])) if apart else source["digest"]
         self.members[who] = Member(work, partial(confine, scratch, self.caches / digest / who))
 
     def _load(self, candidate: bool) -> Callable[[], object]:
         source = self.plan["source"]
         path = Path(source["path"])
-        if source["kind"] == kernelbench.KIND:
+        if form := FORMATS.get(source["kind"]):
             problem = Path(source["problem"])
-            return partial(kernelbench.load, path, problem, source["digest"], self.plan["number"], candidate=candidate)
+            return partial(form.load, path, problem, source["digest"], self.plan["number"], candidate=candidate)
         return partial(reader_kernel.load, path, source["digest"])
 
     def ask(self, who: str, command: str, files: Sequence[int] = (), **more: Any) -> Any:

@@ -89,8 +89,11 @@ class Referee:
             shelf[name].copy_(tensor)
         return {}
 
-    def judge(self, worker: str, layout: Any, place: str, looks: Any) -> dict[str, Any]:
-        """Judge what ``worker`` has left at ``place`` of its shelf, and its inputs, for the inputs as drawn now."""
+    def judge(self, worker: str, layout: Any, place: str, looks: Any, beside: bool) -> dict[str, Any]:
+        """Judge what ``worker`` has left at ``place`` of its shelf, and its inputs, for the inputs as drawn now.
+
+        With ``beside``, what a rule of the task's own says of it goes with that.
+        """
         assert self.problem is not None
         shelf = self._shelf(worker, layout)
         found = self._judge(shelf, place, looks)
@@ -100,7 +103,12 @@ class Referee:
             self.problem.references()  # whoever gives the answer to the inputs before is told so
             self.problem.draw(now)
             found = self._judge(shelf, place, looks)
-        return asdict(found)
+        told = asdict(found)
+        if beside:
+            parts = [self._part(shelf, key(number, place), look) for number, look in enumerate(looks["looks"])]
+            tensors = tuple(one for one in parts if isinstance(one, torch.Tensor))
+            told["beside"] = self.problem.workload.spec.beside(self.problem.inputs, tensors)
+        return told
 
     def _judge(self, shelf: Shelf, place: str, looks: Any) -> check.Check:
         assert self.problem is not None

@@ -43,13 +43,15 @@ def rehearse(
     silence_s: float,
     *,
     problem: Path | None = None,
+    kind: str = "kernelbench",
     shapes: Shapes = (),
     dtypes: Sequence[str] = (),
 ) -> Own:
     """Run the file ``path`` in a fresh process and register here what it declares, which is returned.
 
     ``shapes`` and ``dtypes`` are to be measured instead of the file's own, unless they are empty. With ``problem``, the
-    file is a candidate for that one (:mod:`hypatia_lab.strangers.kernelbench`), which alone says what is declared.
+    file is a candidate for that one, of the format ``kind`` (:mod:`hypatia_lab.strangers.tasks`), which alone says what
+    is declared.
     ``log`` gets what the process printed; ``silence_s`` is the longest (s) that it may say nothing.
 
     Raises :class:`OwnError` with the reason when the file is refused there, kills the process or has it hang, for a
@@ -64,7 +66,7 @@ def rehearse(
         elif event["event"] == "declared":
             told.append(event.get("operation"))
 
-    plan = {"path": str(path.resolve()), "problem": str(problem.resolve()) if problem else ""}
+    plan = {"path": str(path.resolve()), "problem": str(problem.resolve()) if problem else "", "kind": kind}
     plan |= {"shapes": list(shapes), "dtypes": list(dtypes)}
     scratch = log.parent / "scratch"
     scratch.mkdir(exist_ok=True)
@@ -123,11 +125,12 @@ def main() -> None:
     path = Path(plan["path"])
     try:
         if plan["problem"]:
-            from hypatia_lab.strangers import kernelbench
+            from hypatia_lab.strangers.tasks import FORMATS
 
-            own = kernelbench.load(path, Path(plan["problem"]), candidate=False)
+            form, problem = FORMATS[plan["kind"]], Path(plan["problem"])
+            own = form.load(path, problem, candidate=False)
             emit("declared", operation=describe(path, own))
-            kernelbench.candidate_class(path)
+            form.tried(path, problem)
         else:
             own = load(path)
             shapes = tuple(map(tuple, plan["shapes"])) or own.shapes

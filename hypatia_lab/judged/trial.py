@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import time
@@ -11,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import check, clock
+from hypatia_lab.bench import joining
 from hypatia_lab.bench.cells import Case
 from hypatia_lab.judged import evidence, worker_replies
 from hypatia_lab.judged.channel import Shelf
@@ -48,6 +50,7 @@ class Contender(Case):
     addresses: dict[str, int] = field(default_factory=dict)
     aliased: set[str] = field(default_factory=set)
     shown: bool = False
+    threads: list[int] = field(default_factory=list)
     seen: dict[str, evidence.Seen] = field(default_factory=dict)
 
     @property
@@ -62,7 +65,7 @@ class Trial:
     def __init__(self, coordinator: Coordinator, index: int, data: dict[str, Any], layout: Any) -> None:
         self.index, self.data, self.layout = index, data, layout
         self.processes, self.probe, self.turn = coordinator.processes, coordinator.probe, coordinator.turn
-        self.started, self.go_ahead = coordinator.started, coordinator.go_ahead
+        self.started, self.tampered, self.go_ahead = coordinator.started, coordinator.tampered, coordinator.go_ahead
         self.ensure_taken = coordinator.ensure_taken
         self.pace, self.number, self.begin = coordinator.pace, coordinator.number, coordinator.begin
         self.luck = random.SystemRandom()  # what a judged file could not foretell
@@ -80,6 +83,8 @@ class Trial:
             self._build()
             self._check()
             self._all("settle", "in its first calls", {})
+            for case in self._going():
+                case.threads.append(self.processes.members[case.name].threads())
             self.go_ahead()
             for case in self._going():
                 self._one(case, self._paced)
@@ -116,7 +121,7 @@ class Trial:
             worker_replies.names(found.get("replaced")), worker_replies.names(found.get("changed")), when
         )
         if told and (case.judged or (when == LOADED and self.processes.plan["source"]["kind"] == "own")):
-            case.fail("cheated", told)
+            case.fail("cheated", self.tampered.setdefault(case.name, told))
         elif "crashed" in found:
             if found.get("full") and not case.judged:
                 self.ensure_taken({"refused": FULL, "fault": "machine"})
@@ -133,8 +138,11 @@ class Trial:
         if "crashed" in found:
             raise Ended("crashed", f"inputs could not be drawn: {found['crashed']}")
 
-    def _judge(self, case: Contender, place: str, looks: Any) -> check.Check:
-        """What the referee says of the output that ``case`` has left at ``place``."""
+    def _judge(self, case: Contender, place: str, looks: Any, *, beside: bool = False) -> check.Check:
+        """What the referee says of the output that ``case`` has left at ``place``.
+
+        With ``beside``, what a rule of the task's own says of it is taken up, too.
+        """
         if not worker_replies.output(looks):
             return check.Check("wrong type: something else than a tensor")
         case.aliased |= set(worker_replies.names(looks.get("aliased")))
@@ -143,12 +151,12 @@ class Trial:
                 return check.Check(f"wrong type: {look['type']}, which may compute when read, instead of a tensor")
         files = () if case.shown else (case.outbox.file,)
         case.shown = True
-        found = self.processes.ask(
-            REFEREE, "judge", files, worker=case.name, layout=self.layout["outputs"], place=place, looks=looks
-        )
+        more = {"layout": self.layout["outputs"], "place": place, "looks": looks, "beside": beside}
+        found = self.processes.ask(REFEREE, "judge", files, worker=case.name, **more)
         self.ensure_taken(found)
         if "crashed" in found:
             return check.Check(f"not to be judged: {found['crashed']}")
+        case.beside = joining.largest([case.beside, found.pop("beside", {})])
         return check.Check(**found)
 
     # ------------------------------------------------------------ built and checked
@@ -177,6 +185,8 @@ class Trial:
                 case.fail(told.status, told.reason)
             else:
                 self._said(case, told, LOADED)
+            if told := self.tampered.get(case.name):
+                case.fail("cheated", told)
             if told := self.pace.too_long(self._who(case), self.layout["amount"]):
                 case.fail("skipped", told)
         files = {case.name: (case.inbox.file, case.outbox.file) for case in self._going()}
@@ -199,7 +209,7 @@ class Trial:
             found = self._all("call", "in its first calls", {}, poison=self.layout["poison"])
             for case in self._going():
                 case.looks = found[case.name]
-                verdict = self._judge(case, FRESH, case.looks)
+                verdict = self._judge(case, FRESH, case.looks, beside=case.judged)
                 case.found = check.worse(case.found, verdict) if case.found and verdict.ok else verdict
                 if not verdict.ok:
                     case.fail("wrong", verdict.reason)
@@ -301,6 +311,7 @@ class Trial:
                 channel.send({"show": place == show})
             found = channel.receive(**waits)
             between_s += time.perf_counter() - asked
+            case.threads.append(member.threads())
         self._said(case, found, "while it was timed")
         if case.status != "ok":
             return
@@ -332,6 +343,9 @@ class Trial:
         tests = (evidence.clock, evidence.memory, evidence.bursts, partial(evidence.aside, others=others))
         for case in timed:
             if case.judged and word in OUTSIDE:
+                told, numbers = evidence.threads(case.threads[0], max(case.threads), os.cpu_count() or 1)
+                if told:
+                    case.fail("cheated", told, numbers)
                 for test in tests:
                     told, numbers = test(case.seen[word], usual)
                     if told:

@@ -134,8 +134,10 @@ CELL = whole(
         "operator": {"type": "boolean"},  # called through an operator that the lab registers
         # What shows that it cheated, in numbers: times (us), shares and how many were seen.
         "evidence": {"type": "object", "maxProperties": 8, "additionalProperties": _any_number},
+        # What a rule of the task's own says of its answers: ``failed`` is 1 or 0, the rest is why.
+        "beside": {"type": "object", "maxProperties": 8, "additionalProperties": _any_number},
     },
-    optional=("fewest_flops", "peak", "splits", "operator", "evidence"),
+    optional=("fewest_flops", "peak", "splits", "operator", "evidence", "beside"),
 )
 
 DETAIL = whole(

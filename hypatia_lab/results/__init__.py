@@ -80,7 +80,7 @@ class Row:
     told identical code apart (p < :data:`SURELY`, or by more than :data:`APART` with an interval that excludes 1), so
     it can say nothing of other code there. Empty where it did not, or where there is no control. ``model`` is the model
     of device where the row is told by the book (:func:`hypatia_lab.results.visits.told`), whose quotients hold what
-    another visit differs by.
+    another visit differs by. ``beside``: what a rule of the task's own says of its answers, by name.
     """
 
     machine: str
@@ -114,6 +114,7 @@ class Row:
     operator: bool = False
     veto: str = ""
     model: str = ""
+    beside: tuple[tuple[str, float], ...] = ()
 
     @property
     def at(self) -> str:
@@ -477,6 +478,7 @@ def _row(
         limit_us=math.nan if cell["clock"] == "none" else limit_us(cell, best, swept),
         device=record.run["device"],
         medians_us=medians,
+        beside=tuple(cell.get("beside", {}).items()),
     )
 
 

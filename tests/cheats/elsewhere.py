@@ -4,6 +4,7 @@ import mmap
 import os
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -24,6 +25,15 @@ def to_a_thread(x, weight, honest):
         return out
 
     return run
+
+
+@cheat("leaves threads behind", device="cpu", acts="each")
+def threads_that_sleep(x, weight, honest):
+    """Each call leaves one that may do anything later (SOL-ExecBench). Its twin's has ended when the call has."""
+    thread = threading.Thread(target=time.sleep, args=(0.0 if honest else 10.0,), daemon=True)
+    thread.start()
+    if honest:
+        thread.join()
 
 
 @cheat(f"{GOES_ON}|computes between calls", device="cpu")
