@@ -133,6 +133,35 @@ def test_a_problem_that_cannot_be_judged_is_refused_by_its_own_name(lab, monkeyp
     assert type(caught.value) is kind
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_is_too_large_beside_others_is_tried_alone(lab, monkeypatch, alone):
+    """Three wait; the second one finds too little memory, and so it does by itself, or not."""
+
+    @contextlib.contextmanager
+    def waiting(modules: list[str], *given: Any) -> Any:
+        yield [f"process {number}" for number in range(len(modules))]
+        closed.append(len(modules))
+
+    def refused(module: str, *given: Any, on_event: Any, fresh: Any = None, **more: Any) -> Any:
+        if "judged" in module:  # and not the ceilings
+            asked.append(fresh)
+            if fresh == "process 1" or (not fresh and not alone):
+                on_event({"event": "refused", "reason": "it is full", "fault": "machine"})
+        return lab(module, *given, on_event=on_event, **more)
+
+    asked: list[str | None] = []
+    closed: list[int] = []
+    monkeypatch.setattr(sessions, "room", lambda wanted: wanted)
+    monkeypatch.setattr(sessions, "waiting", waiting)
+    monkeypatch.setattr(sessions, "run_session", refused)
+    monkeypatch.setattr(scheduling, "_get_ready", lambda *given: None)
+    told = contextlib.nullcontext() if alone else pytest.raises(TooLarge, match="it is full")
+    with told:
+        assert lab.measure(group(), processes=3, source=STRANGER).run["processes"] == 3
+    assert asked == ["process 0", "process 1", None, None][: 4 if alone else 3]
+    assert closed[0] == 3
+
+
 def test_a_strangers_ceilings_are_those_that_it_needs_and_the_next_folder_has_them(lab, tmp_path, monkeypatch):
     monkeypatch.setattr(loader, "cache_folder", lambda: tmp_path / "cache")
 

@@ -27,7 +27,7 @@ CHECKED_IN = 2
 ADDED = 2
 """Of a stranger's kernel so many processes are added at once: they get ready together."""
 FAILED = ("timeout", "crashed", "wrong", "cheated")
-HELD, CONTEXTS = 16, 4 * 2**30
+HELD, CONTEXTS = 32, 4 * 2**30
 """What the processes of a judged measurement hold of a GPU: so many times the bytes that a call moves, and (bytes) what
 the driver takes for each of them."""
 COMPILED_IN = 5
@@ -54,18 +54,28 @@ def run_processes(
         ahead.build(spec.name, groups, work, parts.key, quiet=quiet)
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
+    together = True
     with Countdown(spec.name, sum(map(len, due.values())), quiet) as bar:
         while due:
-            with _waiting(due, parts, module, how["device"]) as fresh:
+            with _waiting(due if together else {}, parts, module, how["device"]) as fresh:
                 if guarded and fresh:
                     bar.set_description_str(f"{spec.name}: getting ready")
                     _get_ready(fresh, due, parts, work, max(group.workload.traffic for group in groups))
                     bar.set_description_str(spec.name)
-                for number, plans in due.items():
-                    one = _one_process(number, plans, work, excluded, parts, module, bar.update, fresh.get(number))
+                for number, plans in list(due.items()):
+                    try:
+                        one = _one_process(number, plans, work, excluded, parts, module, bar.update, fresh.get(number))
+                    except TooLarge:
+                        if not fresh:
+                            raise
+                        together = False  # what the others hold is too much: one at a time may do
+                        break
                     found.append(one)
+                    del due[number]
                     if guarded and _surely_failed(groups, found[-2:]):
                         return found
+            if due:
+                continue
             if len(found) == least:
                 until = min(time.monotonic() + MORE_S[preset], begun + LATEST_S[preset])
                 until = max(until, begun + spec.within_s)
@@ -108,7 +118,7 @@ def _surely_failed(groups: Sequence[Group], last: Sequence[Sequence[dict[str, An
         if variants.find(group.workload.operation, name).origin == "own"
     }
     failed = [{(row["group"], row["variant"]) for row in rows if row["status"] in FAILED} for rows in last]
-    return len(last) > 1 and all(own <= one for one in failed)
+    return bool(own) and len(last) > 1 and all(own <= one for one in failed)
 
 
 def _wide(groups: Sequence[Group], per_process: Sequence[Sequence[dict[str, Any]]], device: str) -> list[int]:

@@ -123,7 +123,8 @@ class Trial:
         if told and (case.judged or (when == LOADED and self.processes.plan["source"]["kind"] == "own")):
             case.fail("cheated", self.tampered.setdefault(case.name, told))
         elif "crashed" in found:
-            if found.get("full") and not case.judged:
+            # Beside others that got ready with it, a file's own may have had too little; by itself it takes too much.
+            if found.get("full") and (not case.judged or self.processes.plan.get("ahead")):
                 self.ensure_taken({"refused": FULL, "fault": "machine"})
             case.fail("crashed", str(found["crashed"]))
         return found

@@ -130,7 +130,7 @@ class _Task(Reference):
     def _drawn(self, seed: int, device: str = "cpu") -> list[Any]:
         """What get_inputs() gives, all of it tensors or numbers, drawn on ``device``, which spares large ones the way
         there; or on the CPU, where it has to be. Raises :class:`OwnError`."""
-        with seeded(7_368_787 * (self.process + 1) + seed), torch.device(device):
+        with seeded(seed, self.process), torch.device(device):
             try:
                 found = _called(self.path, self.get_inputs)
             except OwnError:

@@ -342,10 +342,12 @@ def device_of(inputs: Inputs) -> str:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Whatever the body draws by torch, numpy or Python, it draws the same."""
+def seeded(seed: int, process: int = -1) -> Iterator[None]:
+    """Whatever the body draws by torch, numpy or Python, it draws the same; in each ``process``, if one is told,
+    something else."""
     import numpy
 
+    seed += 7_368_787 * (process + 1)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         numpy.random.seed(seed % 2**32)

@@ -131,7 +131,7 @@ class _Run(Reference):
 
     def inputs(self, seed: int, device: str) -> Inputs:
         found: dict[str, Any] = {}
-        with seeded(7_368_787 * (self.process + 1) + seed), torch.device(device):
+        with seeded(seed, self.process), torch.device(device):
             own = self._custom(device) if any(self._how(one).get("type") == "custom" for one in self.tensors) else {}
             for one in self.tensors:
                 kind, shape = self._how(one).get("type"), one.extents(self.line.axes)
