@@ -11,7 +11,7 @@ from measuring import LARGE, NAMES, SMALL, Lab, answer, by_variant, give_ceiling
 from synthetic import recorded
 
 from hypatia_lab import records, results, variants
-from hypatia_lab.bench import composer, joining, kept_records, sessions, source_tree
+from hypatia_lab.bench import composer, joining, kept_records, progress, sessions, source_tree
 from hypatia_lab.experiments import EXPERIMENTS
 
 # ---------------------------------------------------------------- real processes, to the end
@@ -238,3 +238,21 @@ def test_times_accuse_nobody_in_one_process_of_three_and_do_in_two():
     assert found["reason"].endswith("alone it computes between calls")
     for rows in ((slow, right, slow), (right, slow), (right, slow, goes_on), (right, goes_on, right)):
         assert cell(*rows)["status"] == "cheated"
+
+
+def test_a_log_has_a_line_now_and_then_and_no_countdown(capsys, monkeypatch):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    with progress.Countdown("conv_block", 3, False) as bar:
+        with bar.doing("getting ready"):
+            bar.update(1)
+        bar.update(2)
+    lines = ["conv_block: 3 to go", "conv_block: getting ready", "conv_block: 2 of 3 to go"]
+    assert capsys.readouterr().err.splitlines() == lines
+    monkeypatch.setattr(progress, "EVERY_S", 60.0)
+    for quiet, asked in ((False, None), (True, None), (False, "1")):
+        if asked:
+            monkeypatch.setenv("TQDM_DISABLE", asked)
+        with progress.Countdown("conv_block", 3, quiet) as bar:
+            bar.update(1)
+        assert capsys.readouterr().err == ("" if quiet or asked else "conv_block: 3 to go\n")

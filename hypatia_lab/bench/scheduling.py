@@ -59,9 +59,8 @@ def run_processes(
         while due:
             with _waiting(due if together else {}, parts, module, how["device"]) as fresh:
                 if guarded and fresh:
-                    bar.set_description_str(f"{spec.name}: getting ready")
-                    _get_ready(fresh, due, parts, work, max(group.workload.traffic for group in groups))
-                    bar.set_description_str(spec.name)
+                    with bar.doing("getting ready"):
+                        _get_ready(fresh, due, parts, work, max(group.workload.traffic for group in groups))
                 for number, plans in list(due.items()):
                     try:
                         one = _one_process(number, plans, work, excluded, parts, module, bar.update, fresh.get(number))

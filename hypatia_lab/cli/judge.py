@@ -142,16 +142,21 @@ def judge(
     for option, value in (("--only", only), ("--share", share)):
         if value and not whole:
             raise click.UsageError(f"{option} is for a set: judge --task kernelbench PROBLEMS/ CANDIDATES/")
+    for one in filter(None, (file, task[1] if task else None)):
+        if not one.exists():  # said before the imports, which take seconds
+            raise click.UsageError(f"{one}: cannot be read (no such file or folder)")
     click.echo(f"{file.name}: getting ready to read it", err=True)
     from hypatia_lab.book import own as own_book
     from hypatia_lab.pages import own_kernel
     from hypatia_lab.pages.evidence import PRESETS
-    from hypatia_lab.workloads import parse_shape
+    from hypatia_lab.workloads import DTYPES, parse_shape
 
     if preset not in PRESETS:
         raise click.UsageError(unknown("preset", preset, PRESETS))
     sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
     kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
+    if wrong := [one for one in kinds if one not in DTYPES]:
+        raise click.UsageError(unknown("dtype", wrong[0], DTYPES))
     named = machine and records.machine_name(machine)
     if task and whole:
         for option, value in (("--claims", claims_file), ("--fail-below", fail_below)):
@@ -175,6 +180,9 @@ def judge(
         return
     claimed = told_claims([claims_file] if claims_file else [])
     folder = (output or Path(f"{file.stem}_book")).resolve()
+    own_book.ensure_ours(folder)
+    if output:
+        records.ensure_writable(folder)
     from hypatia_lab.bench import composer
     from hypatia_lab.cli.claim_names import ensure_named
     from hypatia_lab.cli.results import cell_lines
@@ -194,7 +202,6 @@ def judge(
             left_out = form.left_out(problem)
     else:
         reader_kernel.digest(file)
-    own_book.ensure_ours(folder)
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log.txt"
         with _refusals(file, problem, as_json=as_json):
