@@ -11,8 +11,10 @@ import statistics
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -124,21 +126,35 @@ FULL_GPU = RuntimeError("NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERN
         (RuntimeError("no"), {"crashed"}),
     ],
 )
-def test_a_gpu_that_is_full_is_the_machines_fault(ends, monkeypatch, cause, told):
+def test_a_gpu_that_is_full_is_the_machines_fault(ends, cause, told):
+    found = answered(ends, lambda channel: Referee(channel, lambda: None, "cpu"), "group", cause)
+    assert set(found) == told
+    assert found.get("fault", "machine") == "machine"
+
+
+def test_what_the_fence_forbids_is_told_with_what_is_allowed(ends):
+    denied = PermissionError(13, "Permission denied", "/home/me/.cache/tuner")
+    found = answered(ends, lambda channel: Worker(channel, lambda: None, "cpu", "mine"), "build", denied)
+    assert found["crashed"].startswith("PermissionError")
+    assert "$TMPDIR" in found["crashed"]
+
+
+def answered(ends: Any, made: Callable[[Channel], Any], command: str, cause: Exception) -> dict[str, Any]:
+    """What the process that is ``made`` answers to a ``command`` which fails for that ``cause``."""
+
     def fails() -> None:
         raise cause
 
     ours, theirs = ends
-    referee = Referee(theirs, lambda: None, "cpu")
-    monkeypatch.setattr(referee, "group", fails)
-    thread = threading.Thread(target=lambda: pytest.raises(Gone, referee.serve))
+    process = made(theirs)
+    setattr(process, command, fails)
+    thread = threading.Thread(target=lambda: pytest.raises(Gone, process.serve))
     thread.start()
-    ours.send({"command": "group"})
-    found = ours.receive(silence_s=10.0, beat=lambda: None)
+    ours.send({"command": command})
+    found = ours.receive(silence_s=10.0)
     ours.close()
     thread.join()
-    assert set(found) == told
-    assert found.get("fault", "machine") == "machine"
+    return found
 
 
 # ---------------------------------------------------------------- how they talk

@@ -110,9 +110,15 @@ def test_silence_is_a_timeout_and_leaves_no_process_behind(session):
         ([], "no_such_module", "no_such_module"),
     ],
 )
-def test_a_child_that_fails_before_it_began_is_an_error_with_its_last_words(session, steps, module, told):
+def test_a_child_that_fails_before_it_began_is_an_error_with_its_last_words(session, monkeypatch, steps, module, told):
+    monkeypatch.setattr(sessions, "START_S", 1.0)
     with pytest.raises(SessionError, match=told):
         session(*steps, module=module, silence_s=1.0)
+
+
+def test_what_a_process_takes_to_start_is_no_silence(session):
+    """However little is allowed later: a busy machine imports for seconds."""
+    assert session(("sleep", 1.5), ("begin", [0, "a"]), silence_s=0.5) is None
 
 
 def test_a_child_that_ends_before_it_is_told_anything_is_an_error_too(session, monkeypatch):

@@ -32,6 +32,8 @@ Event = dict[str, Any]
 
 LEAVE_S = 30.0
 """A process that has no more to say may take so long to end."""
+START_S = 60.0
+"""And so long to import what it needs, whatever silence is allowed once it has begun."""
 WAITING_GIB = 1.0
 """Main memory that must be free for each process that waits: Python with PyTorch takes half of it."""
 GO = threading.Event()
@@ -184,14 +186,15 @@ def run_session(
     try:
         child.tell(plan)
         begun, last = _follow(child, on_event, silence_s)
-        status, why = _ending(child.process, last, silence_s)
+        status, why = _ending(child.process, last, silence_s if begun is not None else max(silence_s, START_S))
     finally:
         child.end()
     if not why:
         return None
     if begun is None:
         told = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
-        raise SessionError(f"a measuring process ended before it began: {why}; it said last:\n{told}")
+        last = f"; it said last:\n{told}" if told else ""
+        raise SessionError(f"a measuring process ended before it began: {why}{last}")
     return Casualty(begun, status, why)
 
 
@@ -236,7 +239,7 @@ def _follow(child: Fresh, on_event: Callable[[Event], None], silence_s: float) -
     begun: Any = None
     dead = False
     heard = time.monotonic()
-    while time.monotonic() - heard < silence_s:
+    while time.monotonic() - heard < (silence_s if begun is not None else max(silence_s, START_S)):
         try:
             line = child.lines.get(timeout=min(0.5, silence_s))
         except queue.Empty:

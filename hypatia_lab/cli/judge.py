@@ -219,6 +219,8 @@ def judge(
     name = named or default_name(place)
     records.ensure_writable(folder)
     own_book.begin(folder, looks=not no_page)
+    if not no_page and (told := paths.lacking("the chapter", "run", *RUN)):
+        click.echo(f"{told}; all else is done without it", err=True)
     click.echo(f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True)
     root = folder / "book" / "records"
     how: dict[str, Any] = {"preset": preset, "device": place, "machine_name": name, "root": root}

@@ -21,6 +21,7 @@ FULL = (
     "the GPU's memory is full: each variant's process holds its inputs and outputs there, and one more the answer in "
     "float64; try smaller sizes, or a GPU with more memory"
 )
+FENCED = " (a judged file may make files below $TMPDIR and $XDG_CACHE_HOME alone)"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 

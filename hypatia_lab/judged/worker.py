@@ -17,7 +17,7 @@ import torch
 from hypatia_lab import check, clock, messages, variants
 from hypatia_lab.judged import tampering
 from hypatia_lab.judged.channel import Channel, Shelf
-from hypatia_lab.judged.confine import FULL, out_of_memory
+from hypatia_lab.judged.confine import FENCED, FULL, out_of_memory
 from hypatia_lab.kernels.loader import driver
 from hypatia_lab.workloads import Workload
 
@@ -89,7 +89,8 @@ class Worker:
             except Exception as cause:
                 traceback.print_exc()
                 full = out_of_memory(cause)
-                found = {"crashed": FULL if full else messages.one_line(cause), "full": full}
+                fenced = FENCED if isinstance(cause, PermissionError) else ""
+                found = {"crashed": FULL if full else messages.one_line(cause) + fenced, "full": full}
                 clock.synchronize(self.device)  # a device left in error ends this process here
             # To look at every function takes longer than a sample; what a visit leaves behind is there after it, too.
             self.channel.send(found | (self._tampered() if name in ("start", "build", "call") else {}))
