@@ -181,8 +181,6 @@ def judge(
     claimed = told_claims([claims_file] if claims_file else [])
     folder = (output or Path(f"{file.stem}_book")).resolve()
     own_book.ensure_ours(folder)
-    if output:
-        records.ensure_writable(folder)
     from hypatia_lab.bench import composer
     from hypatia_lab.cli.claim_names import ensure_named
     from hypatia_lab.cli.results import cell_lines
