@@ -71,6 +71,13 @@ def path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(folders if HOME in installed else [str(HOME), *folders])}
 
 
+def scratch(folder: Path) -> dict[str, str]:
+    """What a process needs in its environment to make its temporary files below ``folder``."""
+    found = folder / "scratch"
+    found.mkdir(exist_ok=True)
+    return {"TMPDIR": str(found)}
+
+
 @dataclass
 class Fresh:
     """A process that has no plan yet, made at ``spawned`` (s of the monotonic clock); what it says comes by ``lines``.

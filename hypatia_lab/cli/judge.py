@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -181,29 +181,34 @@ def judge(
     claimed = told_claims([claims_file] if claims_file else [])
     folder = (output or Path(f"{file.stem}_book")).resolve()
     own_book.ensure_ours(folder)
-    from hypatia_lab.bench import composer
-    from hypatia_lab.cli.claim_names import ensure_named
-    from hypatia_lab.cli.results import cell_lines
-    from hypatia_lab.judged import gate, rehearsal
-    from hypatia_lab.machine import choose_device, default_name
-    from hypatia_lab.strangers import reader_kernel
-    from hypatia_lab.strangers.tasks import FORMATS
+    from hypatia_lab.bench import sessions
 
-    place = choose_device(device)
     kind, problem = task or ("", None)
-    form = FORMATS.get(kind)
     left_out: list[str] = []
-    if form and problem:
-        file = form.located(file)
+    with ExitStack() as reading:
+        scratch = Path(reading.enter_context(tempfile.TemporaryDirectory()))
+        log = scratch / "log.txt"
+        # It imports what it needs while this process does.
+        reader = sessions.start("hypatia_lab.judged.rehearsal", log, sessions.scratch(scratch))
+        reading.callback(reader.end)
+        from hypatia_lab.bench import composer
+        from hypatia_lab.cli.claim_names import ensure_named
+        from hypatia_lab.cli.results import cell_lines
+        from hypatia_lab.judged import gate, rehearsal
+        from hypatia_lab.machine import choose_device, default_name
+        from hypatia_lab.strangers import reader_kernel
+        from hypatia_lab.strangers.tasks import FORMATS
+
+        place, form = choose_device(device), FORMATS.get(kind)
         with _refusals(file, problem, as_json=as_json):
-            form.digest(file, problem)  # before anything is started
-            left_out = form.left_out(problem)
-    else:
-        reader_kernel.digest(file)
-    with tempfile.TemporaryDirectory() as scratch:
-        log = Path(scratch) / "log.txt"
-        with _refusals(file, problem, as_json=as_json):
-            found = rehearsal.rehearse(file, log, time_limit, problem=problem, kind=kind, shapes=sizes, dtypes=kinds)
+            if form and problem:
+                file = form.located(file)
+                form.digest(file, problem)  # before anything is read
+                left_out = form.left_out(problem)
+            else:
+                reader_kernel.digest(file)
+            asked = {"problem": problem, "kind": kind, "shapes": sizes, "dtypes": kinds}
+            found = rehearsal.rehearse(file, log, time_limit, **asked, fresh=reader)
     if form and problem:
         text, experiment = form.text(file), form.experiment(file, problem, found)
         click.echo(f"{found.name}: {found.summary}", err=True)

@@ -46,13 +46,15 @@ def rehearse(
     kind: str = "kernelbench",
     shapes: Shapes = (),
     dtypes: Sequence[str] = (),
+    fresh: sessions.Fresh | None = None,
 ) -> Own:
     """Run the file ``path`` in a fresh process and register here what it declares, which is returned.
 
     ``shapes`` and ``dtypes`` are to be measured instead of the file's own, unless they are empty. With ``problem``, the
     file is a candidate for that one, of the format ``kind`` (:mod:`hypatia_lab.strangers.tasks`), which alone says what
     is declared.
-    ``log`` gets what the process printed; ``silence_s`` is the longest (s) that it may say nothing.
+    ``log`` gets what the process printed; ``silence_s`` is the longest (s) that it may say nothing. ``fresh`` is one of
+    this module that waits already, with :func:`sessions.scratch` in its environment.
 
     Raises :class:`OwnError` with the reason when the file is refused there, kills the process or has it hang, for a
     shape or dtype that the operation does not have, and for what :func:`adopt` does not take.
@@ -68,11 +70,8 @@ def rehearse(
 
     plan = {"path": str(path.resolve()), "problem": str(problem.resolve()) if problem else "", "kind": kind}
     plan |= {"shapes": list(shapes), "dtypes": list(dtypes)}
-    scratch = log.parent / "scratch"
-    scratch.mkdir(exist_ok=True)
-    casualty = sessions.run_session(
-        __name__, plan, log, on_event=on_event, silence_s=silence_s, env={"TMPDIR": str(scratch)}
-    )
+    how: dict[str, Any] = {"fresh": fresh} if fresh else {"env": sessions.scratch(log.parent)}
+    casualty = sessions.run_session(__name__, plan, log, on_event=on_event, silence_s=silence_s, **how)
     if refused:
         raise OwnError(refused[0])
     if casualty is not None:
