@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 
     from hypatia_lab.workloads import Inputs
 
+VERSIONS = {
+    1: "2026-11-28: as it is since 26 November, when answers in 16 bits beyond the plain bound became right where "
+    "PyTorch's own agree and no known mistake is nearer; of fewer than 8 elements none is called rounded",
+}
+"""What changed which answers are right, or what is said of a wrong one, and since when."""
+VERSION = max(VERSIONS)
+
 SOME = 8
 """Elements of which it shows whether rounding has touched them all; of fewer, any mistake may have."""
 POISON = {2: (0x7FFA, 0x7FED), 4: (0x7FFA7FFA, 0x7FEDBEEF), 8: (0x7FFA7FFA7FFA7FFA, 0x7FEDBEEF7FEDBEEF)}

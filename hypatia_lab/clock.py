@@ -28,6 +28,13 @@ from hypatia_lab.kernels import loader
 
 CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
 
+VERSIONS = {
+    1: "2026-11-28: as it is since 25 November, when a sample by CUDA graph began to follow another process's kernel, "
+    "and 5 ms to warm a GPU's variant",
+}
+"""What changed the times that are told, and since when; records carry the number since there is one."""
+VERSION = max(VERSIONS)
+
 SAMPLE_S = {"cpu": 5e-3, "cuda": 2e-3}
 """Aimed length of one sample: long against the timer's resolution, short against drift."""
 WARM_S = {"cpu": 2e-2, "cuda": 5e-3}

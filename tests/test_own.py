@@ -179,7 +179,8 @@ def test_a_record_of_the_same_text_is_kept_and_of_another_one_is_not_taken_for_i
     path = write(tmp_path)
     found = reader_kernel.load(path)
     spec = reader_kernel.experiment(path, found)
-    assert measure(spec).run["source"] == reader_kernel.digest(path)
+    record = measure(spec)
+    assert {record.run["source"], *(cell["sources"] for cell in record.cells)} == {reader_kernel.digest(path)}
     processes = len(timed_alike)
     assert measure(spec).run["source"] == reader_kernel.digest(path)
     for other, named in (

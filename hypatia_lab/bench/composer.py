@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import machine, records, results
-from hypatia_lab.bench import details, joining, kept_records, scheduling, source_tree
+from hypatia_lab.bench import details, joining, kept_records, scheduling, source_tree, sources
 from hypatia_lab.bench.campaign import Campaign
 from hypatia_lab.bench.parts import Parts
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
+from hypatia_lab.experiments.instrument import PRESENT
 from hypatia_lab.kernels import loader
 from hypatia_lab.messages import unknown
 
@@ -126,6 +127,7 @@ def _measure(
     planned += [source] if source else []
     planned += [kept.digest] if kept else []
     key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
+    ran = sources.of(groups, spec.source.digest if spec.source else "")
     facts = machine.facts(device)
     parts = Parts(folder / ".parts" / spec.name, key, facts.get("chip", ""))
     resumed = parts.folder.exists()
@@ -148,6 +150,7 @@ def _measure(
         "dirty": dirty,
         "processes": len(per_process) or spec.processes or PROCESSES[preset],
         "facts": facts,
+        "instrument": PRESENT,
     }
     if not resumed:
         run["seconds"] = round(time.monotonic() - begun, 1)
@@ -164,8 +167,10 @@ def _measure(
         before = _own_ceilings(folder, device).run["preset"]
         _ensure_ceilings(spec, groups, folder, how | {"preset": before}, anew=True)
         cells = joining.cells(groups, per_process, _best(folder, device))
+    cells = [cell | ran[cell["operation"], cell["variant"]] for cell in cells]
     if kept is not None:
-        since = {name: run[name] for name in ("started", "commit", "dirty")} | {"processes": len(per_process)}
+        since = {name: run[name] for name in ("started", "commit", "dirty", "instrument")}
+        since |= {"processes": len(per_process)}
         before = dict(kept.run["facts"])
         if before.get("chip") != facts.get("chip"):
             before.pop("chip", None)

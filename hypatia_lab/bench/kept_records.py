@@ -70,6 +70,8 @@ def joined(
         if cell["medians_us"]:
             times = new["medians_us"] if new and new["status"] == "ok" else []
             cell = cell | {"medians_us": cell["medians_us"] + (times or [None] * more)}
+            if new and times and cell.get("sources") != new.get("sources"):  # of two texts, so of none
+                cell.pop("sources", None)
         out.append(cell)
     for cell in added.values():
         times = cell["medians_us"]

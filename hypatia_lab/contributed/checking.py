@@ -181,6 +181,8 @@ def _together(sound: list[Record], known: list[Record], told: dict[str, Any] | N
 
 def _origins(sound: list[Record], report: Report) -> None:
     """Add to ``report`` what is wrong with when, and by what code, the ``sound`` records were measured."""
+    from hypatia_lab.experiments.instrument import behind  # which imports torch
+
     begun = {record.path.name: manifest.begun(record) for record in sound}
     wrong = commits.wrong(one["commit"] for every in begun.values() for one in every)
     today = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
@@ -188,6 +190,9 @@ def _origins(sound: list[Record], report: Report) -> None:
         for one in every:
             if one["started"] > f"{today:%Y-%m-%dT%H:%M:%SZ}":
                 report.fault(file, "date", f"started {one['started']}", 1)
+        parts = dict.fromkeys(filter(None, (behind(one.get("instrument")) for one in every)))
+        if parts:
+            report.notes.append(f"{file} {', and in a part '.join(parts)}")
         for commit in sorted({one["commit"] for one in every} & wrong.keys()):
             report.fault(file, "commit", wrong[commit], 1)
     if commits.history() is None:

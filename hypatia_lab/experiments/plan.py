@@ -14,6 +14,13 @@ from hypatia_lab.messages import unknown
 from hypatia_lab.probes import accuracy, caches, counters
 from hypatia_lab.workloads import Workload, operations
 
+VERSIONS = {
+    1: "2026-11-28: at least 5 processes (quick, seed) or 12 (full), and more until ratios are known well enough; "
+    "two processes that find the same wrong are enough",
+}
+"""What changed how often and in which order things are measured, and since when. What is measured a record says."""
+VERSION = max(VERSIONS)
+
 PRESETS = ("quick", "seed", "full")
 PROCESSES = {"quick": 5, "seed": 5, "full": 12}
 """Fresh processes behind every interval, at least."""

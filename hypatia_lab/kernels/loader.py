@@ -251,10 +251,14 @@ def sources_of(name: str) -> tuple[str, str]:
 
 
 def _included(source: Path) -> str:
-    """Text of the lab's own files that ``source`` includes, and that these include: beside them, or in this folder."""
+    """Text of the lab's own files that ``source`` includes, and that these include."""
+    return "\0".join(part for path in included(source) for part in (path.read_text(), _included(path)))
+
+
+def included(source: Path, home: Path = SOURCES) -> list[Path]:
+    """The lab's own files that ``source`` itself includes: beside it, or in ``home``."""
     named = re.findall(r'^#include "(.+)"$', source.read_text(), re.MULTILINE)
-    found = (next(f / name for f in (source.parent, SOURCES) if (f / name).exists()) for name in named)
-    return "\0".join(part for path in found for part in (path.read_text(), _included(path)))
+    return [next(f / name for f in (source.parent, home) if (f / name).exists()) for name in named]
 
 
 def _compile_cuda(name: str, source: str, instance: str, arch: str) -> tuple[bytes, bytes]:

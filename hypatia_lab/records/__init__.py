@@ -1,9 +1,10 @@
 """What a measurement leaves behind: the one record schema, its writer and its reader.
 
 A record is a file ``<records>/<machine>/<experiment>/<date>-<chip>.jsonl``: one ``run`` line (where, when, with which
-versions), then one ``cell`` line for every workload × variant × clock, then one ``detail`` line for everything
-that a probe saw of one call or one process (a stage of a cold start, a kernel, an error measure). Files are
-written whole, by rename, and are never replaced unless that is asked for.
+versions of what is installed and of clock, check and plan), then one ``cell`` line for every workload × variant ×
+clock, with a digest of what its variant ran, then one ``detail`` line for everything that a probe saw of one call or
+one process (a stage of a cold start, a kernel, an error measure). Files are written whole, by rename, and are never
+replaced unless that is asked for.
 
 Each file of a folder is a visit. The newest leads: pages and verdicts are by it, the others tell how well figures
 repeat. A file ``lead`` beside them names another one that does. A record may also lie in

@@ -64,15 +64,21 @@ _PROVENANCE = whole(
         "files": {"type": "object", "additionalProperties": _hash},  # path → git blob id
     }
 )
+_digest = {"type": "string", "pattern": "^[0-9a-f]{12}$"}
+_version = {"type": "integer", "minimum": 1, "maximum": 10**6}
+# Which versions made it; what was measured before there were numbers has none.
+_INSTRUMENT = whole({"clock": _version, "check": _version, "plan": _version})
 _started = {"type": "string", "pattern": r"^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"}
-# What was added when the plan had grown: when, by which code, in how many of the processes.
+# What was added when the plan had grown: when, by which code and instrument, in how many of the processes.
 _GROWN = whole(
     {
         "started": _started,
         "commit": {"type": "string"},
         "dirty": {"type": "boolean"},
         "processes": {"type": "integer", "minimum": 0},
-    }
+        "instrument": _INSTRUMENT,
+    },
+    optional=("instrument",),
 )
 # Of a variant that splits float32's operands: the arithmetic of its products, and how many it makes of one.
 _splits = {
@@ -97,12 +103,13 @@ RUN = whole(
         "seconds": {"type": "number", "minimum": 0},  # that measuring took, where it was not interrupted
         "cells": {"type": "integer", "minimum": 0},
         "details": {"type": "integer", "minimum": 0},
-        "source": {"type": "string", "pattern": "^[0-9a-f]{12}$"},  # digest of the reader's file that was measured
+        "instrument": _INSTRUMENT,
+        "source": _digest,  # digest of the reader's file that was measured
         "provenance": {"type": "array", "minItems": 1, "items": _PROVENANCE},  # of the programs that it ran
         "facts": {"type": "object"},
         "grown": {"type": "array", "items": _GROWN},
     },
-    optional=("seconds", "details", "source", "provenance", "grown"),
+    optional=("seconds", "details", "instrument", "source", "provenance", "grown"),
 )
 
 CELL = whole(
@@ -131,13 +138,14 @@ CELL = whole(
         "throttled": {"type": "boolean"},
         "peak": _number_or_null,  # largest |reference|, where errors are judged against it
         "splits": {"anyOf": [_splits, {"type": "null"}]},
+        "sources": _digest,  # of what the variant ran; none where parts that came later ran other text
         "operator": {"type": "boolean"},  # called through an operator that the lab registers
         # What shows that it cheated, in numbers: times (us), shares and how many were seen.
         "evidence": {"type": "object", "maxProperties": 8, "additionalProperties": _any_number},
         # What a rule of the task's own says of its answers: ``failed`` is 1 or 0, the rest is why.
         "beside": {"type": "object", "maxProperties": 8, "additionalProperties": _any_number},
     },
-    optional=("fewest_flops", "peak", "splits", "operator", "evidence", "beside"),
+    optional=("fewest_flops", "peak", "splits", "sources", "operator", "evidence", "beside"),
 )
 
 DETAIL = whole(
