@@ -19,6 +19,7 @@ from command import call, files_below, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import detail_line, displayed, run_line
+from tabled import tabled
 
 from hypatia_lab import claims, paths, records
 from hypatia_lab.book import report as report_book
@@ -67,8 +68,30 @@ def test_the_figures_of_a_document_and_nothing_that_only_looks_like_one():
     assert [one.line for one in documents.figures("    set in, 13 ms", markdown=False)] == [1]
 
 
+def written(found: documents.Found) -> str:
+    """Figure and unit, as the table of cases writes them."""
+    low, high = (f"{end:.12g}" for end in found.claimed)
+    return f"{low if low == high else f'{low}–{high}'} {found.unit}"
+
+
+@tabled("figures", "forms")
+def test_a_figure_is_read_however_it_is_written(text, told):
+    assert [*map(written, documents.figures(text))] == told
+
+
+@tabled("figures", "nothing")
+def test_what_only_looks_like_a_figure_is_none(text):
+    assert documents.figures(text) == []
+
+
+@tabled("figures", "places")
+def test_a_figure_has_its_line_and_in_a_table_its_row_and_column(text, told):
+    found = documents.figures(text)
+    assert [f"{one.line}: {written(one)} {one.where}".rstrip() for one in found] == told
+
+
 @settings(max_examples=30, derandomize=True, deadline=None)
-@given(st.text(max_size=120) | st.text("0123456789.,-–±x×%msGB/s |`*\n", max_size=120))
+@given(st.text(max_size=120) | st.text("0123456789.,-–±x×%msGB/s |`*<>trdh$^\\\n", max_size=120))
 def test_whatever_a_document_holds_its_drafts_load(text):
     found = tuple(documents.figures(text))
     lines = len(re.split(r"\r\n|\r|\n", text))
@@ -93,9 +116,10 @@ def test_a_made_folder_has_every_figure_and_no_sentence(tmp_path, name):
     held = claims.gather([folder / ledger])
     assert held.claims == ()
     assert held.documents == ((name, hashlib.sha256(path.read_bytes()).hexdigest()),)
-    told = [(int(one.section.removeprefix("line ")), one.claimed, one.unit, one.kind) for one in held.drafts]
+    told = [(one.section, one.claimed, one.unit, one.kind) for one in held.drafts]
     found = documents.figures(DOCUMENT, markdown=path.suffix == ".md")
-    assert told == [(one.line, one.claimed, one.unit, one.kind) for one in found]
+    places = [", ".join(filter(None, (f"line {one.line}", one.where))) for one in found]
+    assert told == [(place, one.claimed, one.unit, one.kind) for place, one in zip(places, found, strict=True)]
     for entry in yaml.safe_load((folder / ledger).read_text("utf-8"))["claims"]:
         assert set(entry) == {"id", "section", "claim", "claimed", "unit", "kind"}
         assert entry["claim"] is None
@@ -113,6 +137,14 @@ def test_two_documents_of_one_name_and_none_at_all(tmp_path):
     assert len(claims.gather((tmp_path / "none" / "claims").iterdir()).drafts) == 1
 
 
+def test_a_document_without_figures_is_named_and_the_others_are_read(tmp_path):
+    (tmp_path / "empty.md").write_text("Nothing.\n")
+    done = call("investigate", tmp_path / "one", "--document", tmp_path / "empty.md", "--document", ZEBRA)
+    assert (done.code, len(done.err)) == (0, 1)
+    assert f"{tmp_path / 'empty.md'}: holds no figure" in done.err[0]
+    assert [path.name for path in (tmp_path / "one" / "claims").iterdir()] == ["zebra.yaml"]
+
+
 @pytest.mark.parametrize(
     ("folder", "document"),
     [("taken", "zebra.md"), ("file", "zebra.md"), ("new", "image.md"), ("new", "empty.md"), ("new", "gone.md")],
@@ -126,7 +158,7 @@ def test_what_will_not_do_is_one_line_and_leaves_nothing(tmp_path, folder, docum
     (tmp_path / "empty.md").write_text("# 3 ms\n\nNo figure in 2024.\n")
     before = files_below(tmp_path)
     named = document if folder == "new" else folder
-    given = ("--document", tmp_path / document, "--document", ZEBRA)
+    given = ("--document", tmp_path / document, *(() if document == "empty.md" else ("--document", ZEBRA)))
     assert f"{tmp_path / named}" in refused("investigate", tmp_path / folder, *given)
     for command in (["book", tmp_path / "taken"], ["claims", "--report", tmp_path / "taken"]):
         assert f"{tmp_path / 'taken'}" in refused(*command)

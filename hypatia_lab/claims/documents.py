@@ -1,43 +1,43 @@
-"""The figures of a document that is not the lab's: number, unit, kind and line, and nothing of its wording.
+"""The figures of a document that is not the lab's: number, unit, kind, line and place in a table, and no sentence.
 
-A document is Markdown or plain text. A figure is a number with a unit, or a bare one in a table whose column or row
-names the unit. Headings, code, dates, versions, sizes of matrices and whatever else has no unit are no figures. A block
-of code is read where its fence says that it is a printout (:data:`PRINTED`).
+A document is Markdown or plain text; HTML in it is read as well. Headings and code are not read, nor are a tag's
+attributes. A block of code is read where its fence has no name, or one of a printout (:data:`PRINTED`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html.parser import HTMLParser
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hypatia_lab.claims import forms
+from hypatia_lab.claims.forms import Found
+
 if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-PRINTED = ("text", "txt", "output", "log")
+PRINTED = ("", "text", "txt", "plain", "plaintext", "none", "output", "log", "console", "shell-session", "ansi")
 """Fenced blocks of these languages show what a program printed, and not what it is."""
 MOST = 9999
 """Figures of one document, as many as ids have digits for."""
+LONGEST = 60
+"""Characters of a row's or column's heading in a locator."""
+WIDEST = 1000
+"""Columns or rows that one cell may fill."""
 
 
 class DocumentError(ValueError):
     """A document that cannot be read, or has nothing to judge: the message names the file and the remedy."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """A figure on a line (from 1) of a document: its range (low equal to high where it is one number), unit and kind.
-
-    ``kind`` is one of :data:`hypatia_lab.claims.claim.KINDS`, as far as unit and heading tell.
-    """
-
-    line: int
-    claimed: tuple[float, float]
-    unit: str
-    kind: str
+class NoFigureError(DocumentError):
+    """A document that can be read and holds no figure."""
 
 
 @dataclass(frozen=True)
@@ -49,54 +49,11 @@ class Document:
     figures: tuple[Found, ...]
 
 
-_PREFIX = "[kKMGTP]"
-_UNITS: dict[str, tuple[tuple[str, str], ...]] = {
-    "time": (
-        ("ns", r"ns|nanoseconds?"),
-        ("µs", r"[µμu]s|[µμu]sec|microseconds?"),
-        ("ms", r"ms|msecs?|milliseconds?"),
-        ("min", r"mins?|minutes?"),
-        ("s", r"s|secs?|seconds?"),
-        ("h", r"h|hrs?|hours?"),
-    ),
-    "share": (("%", r"%|percent|per cent"),),
-    "ratio": (("×", r"[x×]|-?fold|times"),),
-    "rate": (
-        ("FLOP/s", rf"{_PREFIX}?(?i:flops?)/s(?:ec)?|{_PREFIX}?(?i:flops)"),
-        ("B/s", rf"{_PREFIX}?i?B/s(?:ec)?|{_PREFIX}i?Bps"),
-        ("bit/s", rf"{_PREFIX}?bits?/s(?:ec)?|{_PREFIX}bps"),
-        ("Hz", rf"{_PREFIX}?Hz"),
-        ("frames/s", r"fps|FPS"),
-        ("/s", r"[A-Za-z]+/s(?:ec(?:ond)?)?|[A-Za-z]+ per second"),
-    ),
-    "size": (("B", rf"{_PREFIX}i?B|bytes?"),),
-}
-"""Kind → units, each as it is written here and how documents write it; an SI prefix stays before it."""
-# The longest that fits must win, and an alternation takes the first: rates come before times and sizes.
-_ORDER = ("rate", "size", "time", "share", "ratio")
-_SPELLINGS = [(kind, unit, re.compile(text)) for kind in _ORDER for unit, text in _UNITS[kind]]
-# Neither 4096 x 4096 nor 8x H100 is a ratio, nor is what was done so many times.
-_NO_RATIO = r"(?<=[x×])(?:\s*\d|\s+[A-Z]+\d)|(?<=times)(?!\s+(?:as|faster|slower|more|less|higher|lower|longer|the)\b)"
-_UNIT = "(?:" + "|".join(text for kind in _ORDER for _, text in _UNITS[kind]) + rf")(?![\w²³^]|{_NO_RATIO})"
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?"
-_NUMBER = rf"[-−+]?{_DIGITS}"
-_GAP = r"[ \t\u00a0\u202f-]?"
-_FIGURE = re.compile(
-    rf"(?<![\w.,:/#$€£^\-−])(?P<low>{_NUMBER})"
-    rf"(?:{_GAP}(?P<own>{_UNIT}))?(?:\s*(?:–|—|-|−|…|\.\.\.?|\bto\b)\s*(?P<high>{_DIGITS}))?"
-    rf"(?:\s*(?:±|\+/-|\+-)\s*{_DIGITS})?"
-    rf"(?:{_GAP}(?P<unit>{_UNIT}))?"
-)
-_BARE = re.compile(rf"[~≈<>≤≥]?\s*({_NUMBER})(?:\s*(?:±|\+/-|\+-)\s*{_DIGITS})?")
-_DECADE = re.compile(r"(?:19|20)\d0s")
-_SPREAD = ("±", "+/-", "+-")
-_IN_BRACKETS = re.compile(rf"[(\[]\s*({_UNIT})\s*[)\]]")
-_AS_WORD = re.compile(rf"(?<![\w/])(?!(?:x|s|h|mins?|fold)\b)({_UNIT})")
-_RATIO = re.compile(r"(?i)\b(?:speed[- ]?ups?|slow[- ]?downs?|ratio|relative)\b")
-
-
 def read(path: Path) -> Document:
-    """The document at ``path``. Raises :class:`DocumentError` where it cannot be read, is no text or has no figure."""
+    """The document at ``path``.
+
+    Raises :class:`NoFigureError` where it has no figure, else :class:`DocumentError`: it cannot be read, or is no text.
+    """
     try:
         raw = path.read_bytes()
     except OSError as cause:
@@ -109,14 +66,14 @@ def read(path: Path) -> Document:
         raise DocumentError(f"{path}: is not text in UTF-8; save the document as Markdown or plain text")
     found = tuple(figures(text, markdown=path.suffix.lower() in (".md", ".markdown")))
     if not found:
-        raise DocumentError(f"{path}: holds no figure with a unit; a report needs something to measure")
+        raise NoFigureError(f"{path}: holds no figure with a unit; a report needs something to measure")
     if len(found) > MOST:
         raise DocumentError(f"{path}: holds {len(found)} figures; split the document, {MOST} are the most")
     return Document(path.name, hashlib.sha256(raw).hexdigest(), found)
 
 
 def figures(text: str, *, markdown: bool = True) -> list[Found]:
-    """The figures of a document's ``text``, in order of line, each once a line.
+    """The figures of a document's ``text``, in order of line, each once a line or cell.
 
     Where it is not ``markdown``, a line that is set in is no code.
     """
@@ -125,104 +82,180 @@ def figures(text: str, *, markdown: bool = True) -> list[Found]:
     parser = MarkdownIt("commonmark").enable("table")
     if not markdown:
         parser.disable("code")
-    return list(dict.fromkeys(_of_blocks(parser.parse(text))))
+    shown = _Shown()
+    _read(shown, parser, text, 1)
+    return list(dict.fromkeys(shown.found))
 
 
-def _of_blocks(tokens: Sequence[Token]) -> Iterator[Found]:
-    heads: list[str] = []  # of the table's columns
-    row: list[str] = []
-    inside = ""
-    for token in tokens:
-        if token.type in ("heading_open", "th_open", "td_open"):
-            inside = token.type.removesuffix("_open")
-        elif token.type in ("heading_close", "th_close", "td_close"):
-            inside = ""
-        elif token.type == "table_open":
-            heads = []
-        elif token.type == "tr_open":
-            row = []
-        elif token.type == "fence" and token.map and token.info.strip().lower() in PRINTED:
-            for number, line in enumerate(token.content.splitlines(), token.map[0] + 2):
-                yield from _of_text(line, number)
-        elif token.type == "inline" and token.map and inside != "heading":
-            lines = _lines(token)
-            if inside == "th":
-                heads.append(lines[0])
-            elif inside == "td":
-                row.append(lines[0])
-                yield from _of_cell(row, heads, token.map[0] + 1)
-            else:
-                for number, line in enumerate(lines, token.map[0] + 1):
-                    yield from _of_text(line, number)
+def _read(shown: _Shown, parser: MarkdownIt, text: str, first: int) -> None:
+    """Show the blocks of a ``text`` whose first line is the document's line ``first``."""
+    line = first
+    for token in parser.parse(text):
+        line = first + token.map[0] if token.map else line
+        if token.type == "fence":
+            if re.split(r"[\s,:{]", token.info.strip().lower())[0] not in PRINTED:
+                continue
+            if re.search(r"(?m)^ *\|.*\|[ ]*$", token.content):
+                _read(shown, parser, token.content, line + 1)
+                continue
+            # One space between numbers of a printout is a gap between columns, and groups no digits.
+            shown.say(re.sub(r"(?<=\d) (?=\d)", "  ", token.content), line + 1)
+            shown.flush()
+        elif token.type == "html_block":
+            html = _Html(shown, line)
+            html.feed(token.content)
+            html.close()
+        elif token.type == "inline":
+            shown.say(_text(token.children or []), line)
+        elif token.nesting == 1:
+            shown.open(token.tag, {})
+        elif token.nesting == -1:
+            shown.shut(token.tag)
+    shown.flush()
 
 
-def _lines(token: Token) -> Sequence[str]:
-    """What a reader sees of a paragraph or cell, line by line; of code only what is a figure and nothing else."""
+def _text(tokens: Sequence[Token]) -> str:
+    """What a reader sees of a paragraph or cell; code stands between backquotes unless it is a figure."""
     text = ""
-    for child in token.children or []:
-        if child.type in ("softbreak", "hardbreak"):
+    for token in tokens:
+        if token.type in ("softbreak", "hardbreak"):
             text += "\n"
-        elif child.type == "code_inline":
-            content = child.content.strip()
-            text += content if _BARE.fullmatch(content) or _FIGURE.fullmatch(content) else " \N{BULLET} "
-        elif child.type == "text":
-            text += child.content
-        elif child.type in ("html_inline", "image"):
+        elif token.type == "code_inline":
+            content = token.content.strip()
+            text += content if forms.whole(content) else f"`{content}`"
+        elif token.type == "text":
+            text += token.content
+        elif token.type in ("html_inline", "image"):
             text += " "
-    return text.split("\n")
+    return text
 
 
-def _of_text(text: str, line: int) -> Iterator[Found]:
-    for match in _FIGURE.finditer(text):
-        own, unit = match["own"], match["unit"]
-        if match["high"] and not unit:  # what follows has no unit: "3 ms to 5" says nothing of the 5
-            match = re.compile(rf"(?P<low>{_NUMBER})").match(text, match.start("low")) or match
-            unit, high = own, None
-        else:
-            unit, high = unit or own, match["high"]
-        if not unit or _DECADE.match(text, match.start("low")):
-            continue
-        if text[: match.start("low")].rstrip().endswith(_SPREAD):
-            continue
-        low = _value(match["low"])
-        if high is None:
-            yield _found(line, (low, low), unit)
-        elif (own is None or _named(own) == _named(unit)) and low < _value(high):
-            yield _found(line, (low, _value(high)), unit)
-        else:  # from more to less, or in two units
-            yield _found(line, (low, low), own or unit)
-            yield _found(line, (_value(high), _value(high)), unit)
+_SILENT = ("h1", "h2", "h3", "h4", "h5", "h6", "script", "style", "title")
+_INLINE = ("a", "abbr", "b", "code", "del", "em", "font", "i", "kbd", "mark", "s", "small", "span", "strong", "u")
 
 
-def _of_cell(row: Sequence[str], heads: Sequence[str], line: int) -> Iterator[Found]:
-    """The figures of the last cell of ``row``: with units of their own, or with that of its column or its row."""
-    cell = row[-1].strip()
-    bare = _BARE.fullmatch(cell)
-    if not bare:
-        yield from _of_text(cell, line)
-        return
-    head = heads[len(row) - 1] if len(row) <= len(heads) else ""
-    for label in (head, row[0] if len(row) > 1 else ""):
-        unit = _IN_BRACKETS.search(label) or _AS_WORD.search(label)
-        if unit or _RATIO.search(label):
-            value = _value(bare[1])
-            yield _found(line, (value, value), unit[1] if unit else "×")
+class _Shown:
+    """What a document shows, as its tags open and close, whether Markdown or HTML made them; gathers its figures."""
+
+    def __init__(self) -> None:
+        self.found: list[Found] = []
+        self._text = ""
+        self._line = 1
+        self._silent = ""
+        self._cell = ""  # the tag of the one that is open
+        self._span = (1, 1)  # columns and rows that it fills
+        self._row: list[str] = []
+        self._key: int | None = None  # the column of the row's first figure: what stands before it names the row
+        self._heads: list[str] = []
+        self._data = False  # whether the table has had a cell that is no head
+        self._below: dict[int, tuple[int, str]] = {}  # column → rows that a cell above fills, and its text
+
+    def say(self, text: str, line: int) -> None:
+        """Add ``text``, which begins on ``line``."""
+        if self._silent:
             return
+        if not self._text.strip():
+            self._line = line + text[: len(text) - len(text.lstrip())].count("\n")
+            self._text, text = "", text.lstrip()
+        self._text += text
+
+    def flush(self) -> None:
+        """End a paragraph, or a paragraph within a cell."""
+        if self._cell:
+            self._text += " "
+            return
+        for number, line in enumerate(self._text.split("\n"), self._line):
+            self.found += forms.of_text(line, number)
+        self._text = ""
+
+    def open(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+        if tag in _INLINE:
+            return
+        if tag in ("table", "tr", "th", "td"):
+            self._end_cell()
+        self.flush()
+        if tag in _SILENT:
+            self._silent = tag
+        elif tag == "table":
+            self._end_row()
+            self._heads, self._below, self._data = [], {}, False
+        elif tag == "tr":
+            self._end_row()
+        elif tag in ("th", "td"):
+            self._fill()
+            columns, rows = (attributes.get(name) or "" for name in ("colspan", "rowspan"))
+            self._span = (_count(columns), _count(rows))
+            self._cell = tag
+
+    def shut(self, tag: str) -> None:
+        if tag in _INLINE:
+            return
+        if tag in ("table", "tr", "th", "td"):
+            self._end_cell()
+        self.flush()
+        if tag == self._silent:
+            self._silent = ""
+        elif tag in ("table", "tr"):
+            self._end_row()
+
+    def _fill(self) -> None:
+        """Put in what cells above fill of this row."""
+        while (column := len(self._row)) in self._below:
+            rows, text = self._below.pop(column)
+            if rows > 1:
+                self._below[column] = (rows - 1, text)
+            self._row.append(text)
+
+    def _end_cell(self) -> None:
+        if not self._cell:
+            return
+        text, (columns, rows) = " ".join(self._text.split()), self._span
+        column = len(self._row)
+        if self._cell == "td":
+            self._data = True
+            head = self._heads[column] if column < len(self._heads) else ""
+            row = ", ".join(dict.fromkeys(filter(None, self._row[: self._key])))
+            where = [f"{name} “{_label(text)}”" for name, text in (("row", row), ("column", head)) if text]
+            found = [*forms.of_cell(text, (head, *self._row[:1]), self._line, ", ".join(where))]
+            self.found += found
+            self._key = column if found and self._key is None else self._key
+        for _ in range(columns):
+            if rows > 1:
+                self._below[len(self._row)] = (rows - 1, text)
+            self._row.append(text)
+        self._cell = self._text = ""
+
+    def _end_row(self) -> None:
+        """What stands above the first row of data is its columns' heads, and so is a first row without figures."""
+        if not self._data or not (self._heads or self._key is not None):
+            pairs = zip_longest(self._heads, self._row, fillvalue="")
+            self._heads = [" ".join(dict.fromkeys(filter(None, pair))) for pair in pairs]
+        self._row, self._key = [], None
 
 
-def _value(text: str) -> float:
-    return float(text.replace(",", "").replace("−", "-"))
+class _Html(HTMLParser):
+    """Shows a block of HTML that begins on line ``first``."""
+
+    def __init__(self, shown: _Shown, first: int) -> None:
+        super().__init__()
+        self._shown = shown
+        self._first = first
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._shown.open(tag, dict(attrs))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._shown.shut(tag)
+
+    def handle_data(self, data: str) -> None:
+        self._shown.say(data, self._first + self.getpos()[0] - 1)
 
 
-def _named(text: str) -> tuple[str, str]:
-    """Kind and unit of what a document writes as ``text``: ``GFLOPs/s`` is a rate in ``GFLOP/s``."""
-    kind, unit = next((kind, unit) for kind, unit, pattern in _SPELLINGS if pattern.fullmatch(text))
-    if unit == "/s":
-        return kind, re.split(r"/| per ", text)[0] + unit
-    prefix = re.match(rf"{_PREFIX}i?(?=flop|b|Hz)", text, re.IGNORECASE) if kind in ("rate", "size") else None
-    return kind, (prefix[0] if prefix else "") + unit
+def _label(heading: str) -> str:
+    """As much of a heading as tells which it is."""
+    text = heading.replace("`", "")
+    return text if len(text) <= LONGEST else text[: LONGEST - 1].rstrip() + "…"
 
 
-def _found(line: int, claimed: tuple[float, float], unit: str) -> Found:
-    kind, name = _named(unit)
-    return Found(line, claimed, name, kind)
+def _count(attribute: str) -> int:
+    return min(max(int(attribute), 1), WIDEST) if attribute.isascii() and attribute.isdigit() else 1

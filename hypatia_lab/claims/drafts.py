@@ -35,7 +35,7 @@ def text(document: Document | None, prefix: str) -> str:
     """A ledger file in which every figure of ``document`` is a draft, ids ``<prefix>-1`` and so on.
 
     Without a document there is one draft, to be copied. Of the document it has its name and digest, figures with their
-    units, and lines.
+    units, lines, and headings of row and column where they stand in a table.
     """
     import yaml
 
@@ -46,7 +46,11 @@ def text(document: Document | None, prefix: str) -> str:
     if document is not None:
         head = said({"document": {"file": document.file, "sha256": document.sha256}}) + head
         entries = [
-            {"section": f"line {found.line}", "claim": None, "claimed": _claimed(found.claimed)}
+            {
+                "section": f"line {found.line}" + f", {found.where}" * bool(found.where),
+                "claim": None,
+                "claimed": _claimed(found.claimed),
+            }
             | {"unit": found.unit, "kind": found.kind}
             for found in document.figures
         ]

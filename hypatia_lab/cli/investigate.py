@@ -18,8 +18,9 @@ from hypatia_lab.cli.terminal import show
 def investigate(folder: Path, documents: tuple[Path, ...]) -> None:
     """Begin a report in DIR on documents that are not the lab's.
 
-    Figures with their units and lines are taken from the documents, and nothing of their wording. What they claim, and
-    how it is tested, is for you to say: in claims/ and experiments.py of DIR.
+    Figures with their units and lines are taken from the documents, in tables with the headings of row and column, and
+    no sentence. What they claim, and how it is tested, is for you to say: in claims/ and experiments.py of DIR. A
+    document without figures is left out.
     """
     from hypatia_lab.book import report
     from hypatia_lab.claims import documents as reading
@@ -30,14 +31,22 @@ def investigate(folder: Path, documents: tuple[Path, ...]) -> None:
         execution.require("reading a document", "book", "markdown_it")
     ledgers: dict[str, str] = {}
     count = 0
+    empty: list[str] = []
     for path in dict.fromkeys(map(Path.resolve, documents)):
-        found = reading.read(path)
+        try:
+            found = reading.read(path)
+        except reading.NoFigureError as none:
+            empty.append(str(none))
+            continue
         count += len(found.figures)
         prefix = _prefix(path.stem, ledgers)
         ledgers[prefix.lower()] = drafts.text(found, prefix)
-    if not ledgers:
-        ledgers["document"] = drafts.text(None, "DOCUMENT")
+    if empty and not ledgers:
+        raise reading.NoFigureError("; ".join(empty))
+    ledgers = ledgers or {"document": drafts.text(None, "DOCUMENT")}
     report.begin(folder, ledgers)
+    for none in empty:
+        click.echo(f"left out: {none}", err=True)
     said = f"{count} figures are drafts in {folder / 'claims'}" if count else f"a first draft is in {folder / 'claims'}"
     show([f"{said}; {folder / 'README.md'} says how to go on"])
 
