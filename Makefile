@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # imported, it serves the command outside make too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help book pdf test lint style types unit unit-early unit-late gpu sweep pages nbval committed notebooks clean
+.PHONY: help book pdf test lint style types unit unit-1 unit-2 unit-3 gpu sweep pages nbval committed notebooks clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,11 +45,11 @@ pdf: .venv/installed ## the same book with all of it as one PDF, which Chromium 
 	@$(BIN)/hypatia-lab book --pdf $(MEASURED)
 
 # Tests share the cores: threads that wait for work sleep instead of keeping a core busy, and small sums get one.
-test unit unit-early unit-late gpu sweep pages nbval: export OMP_WAIT_POLICY := passive
-test unit unit-early unit-late pages nbval: export OMP_NUM_THREADS := 1
+test unit unit-1 unit-2 unit-3 gpu sweep pages nbval: export OMP_WAIT_POLICY := passive
+test unit unit-1 unit-2 unit-3 pages nbval: export OMP_NUM_THREADS := 1
 
 test: style ## style, types, unit tests, notebooks against records, the committed book in a browser
-	@$(MAKE) -j3 --output-sync=line unit-early unit-late pages nbval types
+	@$(MAKE) -j3 --output-sync=line unit-3 unit-1 unit-2 pages nbval types
 
 lint: style types ## style and types
 
@@ -64,15 +64,15 @@ types: .venv/installed
 TESTS := $(BIN)/pytest -q -p no:nbval
 
 UNITS := $(filter-out tests/test_book.py,$(wildcard tests/test_*.py))
-EARLY := $(filter tests/test_a% tests/test_b% tests/test_c% tests/test_d% tests/test_e%,$(UNITS))
+# Three parts that take about as long as each other.
+UNITS_1 := $(filter $(foreach letter,a b c d,tests/test_$(letter)%),$(UNITS))
+UNITS_3 := $(filter $(foreach letter,p q r s t u v w x y z,tests/test_$(letter)%),$(UNITS))
+UNITS_2 := $(filter-out $(UNITS_1) $(UNITS_3),$(UNITS))
 
-unit: unit-early unit-late ## unit tests
+unit: unit-1 unit-2 unit-3 ## unit tests
 
-unit-early: .venv/installed
-	@$(TESTS) $(EARLY) -m "not sweep and not slow"
-
-unit-late: .venv/installed
-	@$(TESTS) $(filter-out $(EARLY),$(UNITS)) -m "not sweep and not slow"
+unit-1 unit-2 unit-3: unit-%: .venv/installed
+	@$(TESTS) $(UNITS_$*) -m "not sweep and not slow"
 
 # What is timed has the GPU to itself; all else may share it.
 SHARED = $(shell $(BIN)/python -c 'import xdist' 2> /dev/null && echo -n auto --dist loadfile)
