@@ -44,9 +44,10 @@ MEASURED := $(if $(wildcard _build/notebooks),--notebooks _build/notebooks --rec
 pdf: .venv/installed ## the same book with all of it as one PDF, which Chromium prints: _build/html/book.pdf
 	@$(BIN)/hypatia-lab book --pdf $(MEASURED)
 
-# Tests share the cores: threads that wait for work sleep instead of keeping a core busy, and small sums get one.
+# Tests share the cores: threads that wait for work sleep instead of keeping a core busy. Pages get one: that several
+# threads agree is held by unit tests.
 test unit unit-1 unit-2 unit-3 gpu sweep pages nbval: export OMP_WAIT_POLICY := passive
-test unit unit-1 unit-2 unit-3 pages nbval: export OMP_NUM_THREADS := 1
+pages nbval: export OMP_NUM_THREADS := 1
 
 test: style ## style, types, unit tests, notebooks against records, the committed book in a browser
 	@$(MAKE) -j3 --output-sync=line unit-3 unit-1 unit-2 pages nbval types
