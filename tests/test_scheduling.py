@@ -176,6 +176,9 @@ def test_a_strangers_ceilings_are_those_that_it_needs_and_the_next_folder_has_th
     asked = len(lab.plans)
     assert ceilings("second").cells == first.cells
     assert len(lab.plans) == asked + 1
+    monkeypatch.setattr(composer, "PRESENT", {name: number + 1 for name, number in composer.PRESENT.items()})
+    ceilings("by another clock")
+    assert len(lab.plans) == asked + 1 + asked  # as at first: the kernel, and its ceilings
 
 
 def test_a_gpus_kernels_are_built_ahead_for_each_experiment_and_a_readers_are_not(lab, monkeypatch):

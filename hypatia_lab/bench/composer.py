@@ -228,10 +228,11 @@ def _ensure_ceilings(
 
 
 def _known_ceilings(device: str, preset: str) -> Path:
-    """Where the ceilings of this very machine are kept, for as long as it has the same GPU, driver and packages."""
+    """Where the ceilings of this very machine are kept, for as long as it has the same GPU, driver and packages,
+    and the lab the same clock."""
     facts = machine.facts(device)
     told = [machine.gpu_uuid() if device == "cuda" else "", facts.get("driver"), facts["cpu"], facts["cores"], preset]
-    told += [machine.versions(), records.SCHEMA]
+    told += [machine.versions(), records.SCHEMA, PRESENT]
     return loader.cache_folder() / "ceilings" / hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
