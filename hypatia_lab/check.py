@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,11 +39,15 @@ VERSIONS = {
     1: "2026-11-28: as it is since 26 November, when answers in 16 bits beyond the plain bound became right where "
     "PyTorch's own agree and no known mistake is nearer; of fewer than 8 elements none is called rounded",
 }
-"""What changed which answers are right, or what is said of a wrong one, and since when."""
+"""What changed which answers are right, or by which name a wrong one goes, and since when."""
 VERSION = max(VERSIONS)
 
 SOME = 8
 """Elements of which it shows whether rounding has touched them all; of fewer, any mistake may have."""
+PIECE = 2**26
+"""Numbers that are looked at at once."""
+LARGE = 2**30
+"""Bytes of a GPU from which on nothing is held there that is not needed."""
 POISON = {2: (0x7FFA, 0x7FED), 4: (0x7FFA7FFA, 0x7FEDBEEF), 8: (0x7FFA7FFA7FFA7FFA, 0x7FEDBEEF7FEDBEEF)}
 """Bit patterns (by element size in bytes) of memory that nothing wrote: ours on a GPU, c10's junk on a CPU."""
 
@@ -86,9 +91,13 @@ class Problem:
 
     def draw(self, number: int) -> None:
         """Refill the inputs in place with draw ``number``."""
+        self._refill(number)
+        give_back()
+        self.drawn = number
+
+    def _refill(self, number: int) -> None:
         for name, fresh in self.workload.inputs(self.device, draw=number).items():
             self.inputs[name].copy_(fresh)
-        self.drawn = number
 
     def forget(self, *numbers: int) -> None:
         """Forget the answers to all draws but ``numbers`` and the one that is drawn now."""
@@ -103,15 +112,18 @@ class Problem:
     def references(self) -> tuple[torch.Tensor, ...]:
         """The float64 answer for the inputs as now drawn, a tensor for each of the workload's parts."""
         if self.drawn not in self._references:
+            self.scales()  # first: what it takes is free again then
             spec, backward = self.workload.spec, self.workload.backward
             found = backward.reference(self.inputs, None, 0.0) if backward else spec.reference(self.inputs)
             self._references[self.drawn] = found if isinstance(found, tuple) else (found,)
+            give_back()
         return self._references[self.drawn]
 
     def scales(self) -> dict[str, float]:
         """By part, the size that errors are judged against where its own is smaller; for inputs as now drawn."""
         if self.drawn not in self._scales:
             self._scales[self.drawn] = self.workload.spec.scale(self.inputs)
+            give_back()
         return self._scales[self.drawn]
 
     def jumps(self) -> dict[str, torch.Tensor]:
@@ -167,19 +179,19 @@ class _Part:
     @cached_property
     def count(self) -> int:
         """Finite elements of the reference, at least 1."""
-        return max(1, _finite(self.reference).numel())
+        return max(1, finite(self.reference).numel())
 
     @cached_property
     def peak(self) -> float:
         """Largest finite |reference|, or what stands for it."""
-        finite = _finite(self.reference)
-        return max(self.least, float(finite.abs().max()) if finite.numel() else 0.0)
+        sized = finite(self.reference)
+        return max(self.least, float(sized.norm(float("inf"))) if sized.numel() else 0.0)
 
     @cached_property
     def norm(self) -> float:
         """‖reference‖ of the finite elements, or what stands for it."""
-        finite = _finite(self.reference)
-        return max(self.least * finite.numel() ** 0.5, float(finite.norm()))
+        sized = finite(self.reference)
+        return max(self.least * sized.numel() ** 0.5, float(sized.norm()))
 
     @cached_property
     def jump(self) -> torch.Tensor:
@@ -202,9 +214,12 @@ class _Part:
         jumped = float(self.jump.norm()) / self.norm if self.norm else 0.0
         return self.tolerance * max(1.0, (1.0 + tail(1) / self.count**0.5) / 2) + jumped
 
-    def beyond(self, difference: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
-        """Where ``difference``, |out − ref|, is more than acceptable, or than ``factor`` times what rounding may do."""
-        return difference > factor * self.allowed + tail(self.count) * self.jump
+    def beyond(self, difference: torch.Tensor, factor: float = 1.0, jump: torch.Tensor | None = None) -> torch.Tensor:
+        """Where ``difference``, |out − ref|, is more than acceptable, or than ``factor`` times what rounding may do.
+
+        ``jump`` is that of the elements at hand, if they are not all.
+        """
+        return difference > factor * self.allowed + tail(self.count) * (self.jump if jump is None else jump)
 
     def matches_library(self, out: torch.Tensor) -> bool:
         """Whether ``out`` would be right if an answer of PyTorch's own were, one that its short sums explain.
@@ -236,7 +251,7 @@ class _Part:
         """Whether ``out`` would be right if ``other`` were: the answer of an earlier call, or of a mistake."""
         # Rounding of that answer is of the same size as a right one's, hence the same bounds.
         difference = _difference(out, other)
-        close = _error(difference, float(_finite(other).norm())) <= self.share
+        close = _error(difference, float(finite(other).norm())) <= self.share
         return close and not bool(self.beyond(difference).any())
 
     def faults(self) -> dict[str, torch.Tensor]:
@@ -245,6 +260,17 @@ class _Part:
         if self.number == 0 or workload.backward is None:
             return workload.spec.faults(inputs)
         return workload.backward.faults(inputs).get(self.name, {})
+
+
+def give_back() -> None:
+    """Give back what torch holds of a GPU's memory beside its tensors, where that is much.
+
+    Of a large answer few fit there, and a piece of what was held for one is no place for another.
+    """
+    import torch
+
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > LARGE:
+        torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager
@@ -260,7 +286,7 @@ def poisoned(device: str, *nbytes: int) -> Iterator[None]:
         blocks = [
             torch.full((max(1, size // 2),), 0x7FFA, dtype=torch.int16, device=device)
             for size in nbytes
-            for _ in range(4)
+            for _ in range(4 if size < LARGE else 1)
         ]
         del blocks
         yield
@@ -349,21 +375,32 @@ def _judge(out: object, part: _Part, place: str) -> Check:
     if out.device.type != (place or problem.device):
         return Check(f"wrong device: {out.device.type} instead of {place or problem.device}")
     out = out.detach().to(problem.device)
-    unwritten = _is_poison(out)
-    if bool(unwritten.any()):
-        return Check(f"unwritten: {_region(unwritten)} still hold the poison")
-    invalid = out.isnan() & ~reference.isnan()
-    if bool(invalid.any()):
-        return Check(f"NaN: {_region(invalid)} are NaN where the reference is not")
-    difference = _difference(out, reference)
-    error = _error(difference, part.norm)
-    largest = float(difference.max()) if difference.numel() else 0.0
+    if any(bool(_is_poison(piece).any()) for piece in _pieces(out)):
+        return Check(f"unwritten: {_region(_is_poison(out))} still hold the poison")
+    pairs = list(zip(_pieces(out), _pieces(reference), strict=True))
+    if any(bool(_invalid(*pair).any()) for pair in pairs):
+        return Check(f"NaN: {_region(_invalid(out, reference))} are NaN where the reference is not")
+    norms, largest, bad = [0.0], 0.0, False
+    for pair, jump in zip(pairs, _pieces(part.jump.expand(reference.shape)), strict=True):
+        difference = _difference(*pair)
+        norms.append(float(difference.norm()))
+        largest = max(largest, float(difference.max()))
+        bad = bad or bool(part.beyond(difference, jump=jump).any())
+    error = math.hypot(*norms) / (part.norm or 1.0)
     told = workload.spec.peak_error is not None or bool(workload.spec.accuracy)
     peak = part.peak if told and reference.numel() else None
-    bad = part.beyond(difference)
-    if (error <= part.share and not bool(bad.any())) or part.matches_library(out):
+    if (error <= part.share and not bad) or part.matches_library(out):
         return Check("", error, largest, peak)
-    return Check(_diagnose(out, part, error, bad), error, largest, peak)
+    return Check(_diagnose(out, part, error, part.beyond(_difference(out, reference))), error, largest, peak)
+
+
+def _pieces(numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """``numbers`` in pieces that are looked at one after the other: of a large answer a GPU holds no two."""
+    return numbers.reshape(-1).split(PIECE) if numbers.numel() else ()
+
+
+def _invalid(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    return out.isnan() & ~reference.isnan()
 
 
 def _by_column(matrix: torch.Tensor) -> torch.Tensor:
@@ -372,7 +409,9 @@ def _by_column(matrix: torch.Tensor) -> torch.Tensor:
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether both hold the same numbers, NaN where the other has NaN."""
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+    import torch
+
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def _is_poison(out: torch.Tensor) -> torch.Tensor:
@@ -384,23 +423,23 @@ def _is_poison(out: torch.Tensor) -> torch.Tensor:
     return (bits == ours) | (bits == junk)
 
 
-def _finite(reference: torch.Tensor) -> torch.Tensor:
-    """The elements that have a size: infinities and NaN have none, and must be met exactly."""
-    there = reference.isfinite()
-    return reference if bool(there.all()) else reference[there]
+def finite(numbers: torch.Tensor) -> torch.Tensor:
+    """The elements that have a size, and ``numbers`` as they are where all have: infinities and NaN have none."""
+    # A sum shows them, and takes no memory, where a large answer's would fill a GPU.
+    return numbers if bool(numbers.sum().isfinite()) else numbers[numbers.isfinite()]
 
 
 def _largest_row(reference: torch.Tensor) -> float:
     """The largest root mean square of a row: all that has one first index, or a whole vector."""
-    finite = reference.nan_to_num(0.0, 0.0, 0.0)
-    rows = finite.flatten(1) if finite.dim() > 1 and finite.numel() > len(finite) else finite.reshape(1, -1)
+    known = reference if bool(reference.sum().isfinite()) else reference.nan_to_num(0.0, 0.0, 0.0)
+    rows = known.flatten(1) if known.dim() > 1 and known.numel() > len(known) else known.reshape(1, -1)
     return float(rows.norm(dim=1).max()) / rows.shape[1] ** 0.5 if rows.numel() else 0.0
 
 
 def _difference(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """|out − reference|: 0 where both are the same infinity or both NaN, infinite where only one is."""
-    difference = (out.double() - reference).abs()
-    if bool(difference.isfinite().all()):
+    difference = out.to(reference.dtype, copy=True).sub_(reference).abs_()  # in place: an answer may be half a GPU's
+    if bool(difference.sum().isfinite()):
         return difference
     same = (out == reference) | (out.isnan() & reference.isnan())
     return difference.masked_fill(difference.isnan(), float("inf")).masked_fill(same, 0.0)
@@ -440,23 +479,23 @@ def _diagnose(out: torch.Tensor, part: _Part, error: float, bad: torch.Tensor) -
             return "stale output: this is the answer to the previous inputs"
     for name, wrong in part.faults().items():
         if wrong.shape == reference.shape and part.agrees(out, wrong):
-            error = _error(_difference(out, wrong), float(_finite(wrong).norm()))
+            error = _error(_difference(out, wrong), float(finite(wrong).norm()))
             return f"{name}: the output matches that mistake to {error:.1e}"
     grid = _grid(bad)
-    share = float(grid.double().mean()) if grid.numel() else 0.0
+    share = int(grid.sum()) / max(1, grid.numel())
     if grid.shape[1] > 1 and int(bad.sum()) > 1 and not bool(grid[:, 1:].any()):
         return f"writes past a row: only column 0 is wrong ({_region(bad)}), where an overrun of the row before lands"
-    if 0 < share < 0.5 and not bool((out.double()[bad] != 0).any()):
+    if 0 < share < 0.5 and not bool(((out != 0) & bad).any()):
         return f"unwritten: {_region(bad)} are zero"
     # Rounding touches every element that is not zero; a misplaced one touches some.
     written = reference != 0
-    spread = float(bad[written].double().mean()) if bool(written.any()) else 0.0
-    rounded = spread > 0.5 and int(written.sum()) >= SOME
+    count = int(written.sum())
+    rounded = count >= SOME and int((bad & written).sum()) > count / 2
     if workload.math == "ieee" and error < 8e-3 and rounded and torch.finfo(out.dtype).bits >= 32:
         level = "bfloat16" if error > 1e-3 else "TF32 or float16" if error > 5e-5 else "float32"
         return (
-            f"low precision: error {error:.1e} is that of {level} arithmetic, "
-            f"not of {workload.dtype} (at most {part.share:.1e})"
+            f"low precision, or another formula: error {error:.1e} is the size of {level} rounding, "
+            f"not of {workload.dtype}'s (at most {part.share:.1e})"
         )
     if workload.spec.peak_error is not None:
         largest = float(_difference(out, reference).max()) / (part.peak or 1.0)

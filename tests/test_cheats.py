@@ -30,7 +30,8 @@ CHEATS = [one for one in catalogue().values() if one.device in ("", DEVICE)]
 TOGETHER = [one for one in CHEATS if one.acts != "imported"]
 AT_ONCE = {"cpu": 200, "cuda": 12}[DEVICE]
 """So many cheats in one process of a measurement, each with two more; on a GPU each has a context of its own."""
-FEW = ("time_perf_counter", "by_pointer", "only_the_first_calls", "mode_threads", "bfloat16")
+USUAL = "hypatia_lab.judged.coordinator"
+FEW = ("time_perf_counter", "by_pointer", "only_the_first_calls", "mode_threads", "bfloat16", "threads_that_sleep")
 """Those that are tried beside every change, for they are caught however busy a machine is; all by `make sweep`."""
 DEATHS = ("faults", "exits", "raises")
 
@@ -46,6 +47,7 @@ def trial(
     folder: Path,
     told: dict[str, str],
     number: int = 0,
+    module: str = USUAL,
 ) -> dict[str, Row]:
     """By variant, the row of ``names`` and of eager, as one fresh process tells it, whose environment is ``told``.
 
@@ -71,15 +73,15 @@ def trial(
     told |= {"PYTHONPATH": os.pathsep.join([str(HERE), *sessions.path().values()])}
     told |= {"OMP_WAIT_POLICY": "passive"}  # many processes take turns on the same cores
     log = folder / "log.txt"
-    sessions.run_session("hypatia_lab.judged.coordinator", plan, log, on_event=on_event, silence_s=60.0, env=told)
+    sessions.run_session(module, plan, log, on_event=on_event, silence_s=60.0, env=told)
     return rows
 
 
-def planted(names: Sequence[str], folder: Path, number: int = 0) -> dict[str, Row]:
+def planted(names: Sequence[str], folder: Path, number: int = 0, module: str = USUAL) -> dict[str, Row]:
     """The rows of the variants ``names`` of one file, and eager's."""
     source = Source(str(PLANTED), reader_kernel.digest(PLANTED))
     environment = {"PLANTED": " ".join(names), "PLANTED_SHAPE": f"{SIZE}x{SIZE}"}
-    return trial(source, "planted", [SIZE, SIZE], names, folder, environment, number)
+    return trial(source, "planted", [SIZE, SIZE], names, folder, environment, number, module)
 
 
 def candidate(name: str, problem: str, folder: Path, honest: bool = False) -> dict[str, Row]:
@@ -130,10 +132,11 @@ def marked(cheats: Sequence[Cheat]) -> list[Any]:
     return [pytest.param(one, id=one.name, marks=marks[one.name]) for one in cheats]
 
 
+@pytest.mark.parametrize("module", [USUAL, "small_gpu"])
 @alone_on_a_gpu
-def test_some_cheats_are_caught_and_named_and_neither_twins_nor_the_others_suffer(tmp_path):
+def test_some_cheats_are_caught_and_named_and_neither_twins_nor_the_others_suffer(tmp_path, module):
     few, deaths = ([catalogue()[name] for name in names] for names in (FEW, DEATHS))
-    rows = planted([*with_twins(few), *DEATHS], tmp_path)
+    rows = planted([*with_twins(few), *DEATHS], tmp_path, module=module)
     assert not missed([*few, *deaths], rows)
     assert not accused(rows)
 

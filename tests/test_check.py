@@ -9,6 +9,7 @@ import torch
 from kernel_tensors import accepted
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations)
+from hypatia_lab import check as checks
 from hypatia_lab import planted, variants
 from hypatia_lab.check import Check, Problem, _judge, _Part, check, judge, poisoned
 from hypatia_lab.workloads import MATH, Workload, operations
@@ -64,6 +65,21 @@ def test_the_right_answer_passes(workload: Workload, right: planted.Call) -> Non
     problem = Problem(workload, "cpu")
     error = accepted(check(lambda: right(problem.inputs), problem))
     assert error <= max(map(workload.tolerance, workload.parts))
+
+
+@pytest.mark.parametrize("kernel", planted.KERNELS[:12], ids=name_of)
+def test_an_answer_is_judged_alike_in_pieces(kernel: planted.Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that fills a GPU is; the last piece is looked at like the first."""
+    problem = Problem(kernel.workload, "cpu")
+    right = variants.find(kernel.workload.operation, "eager").factory(kernel.workload, problem.inputs)
+    outs = [kernel.build(problem.inputs)(), right()]
+    whole = [judge(out, problem) for out in outs]
+    for size in (7, 1000):
+        monkeypatch.setattr(checks, "PIECE", size)
+        for one, other in zip([judge(out, problem) for out in outs], whole, strict=True):
+            assert one.reason == other.reason
+            assert one.error == pytest.approx(other.error)
+            assert (one.max_error, one.peak) == (other.max_error, other.peak)
 
 
 def test_a_fault_that_shows_only_after_timing_is_caught() -> None:

@@ -27,9 +27,10 @@ from hypatia_lab import check, clock, records, variants
 from hypatia_lab.bench import composer, fence, sessions
 from hypatia_lab.experiments import Experiment, plan
 from hypatia_lab.judged import evidence, rehearsal, tampering, worker_replies
-from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
+from hypatia_lab.judged.channel import Channel, Garbled, Gone, Silent
 from hypatia_lab.judged.evidence import Seen
 from hypatia_lab.judged.referee import Referee
+from hypatia_lab.judged.shelf import Shelf, described
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.machine import choose_device
 from hypatia_lab.strangers import reader_kernel
@@ -178,7 +179,7 @@ def test_messages_marks_and_files_arrive_in_order(ends):
     there.marked()
     assert there.receive() == {"n": 1}
     (file,) = there.files(1)
-    other = Shelf(described({"x": torch.zeros(3, 5), "n": torch.zeros((), dtype=torch.int64)}), file)
+    other = Shelf(described({"x": torch.zeros(3, 5), "n": torch.zeros((), dtype=torch.int64)}), file=file)
     other["x"].fill_(7)
     other["n"].fill_(-2)
     assert bool((shelf["x"] == 7).all())
@@ -230,7 +231,7 @@ def test_who_says_too_much_or_nothing_is_found_out(ends):
 
 def test_the_size_of_a_shelf_is_nobodys_to_change():
     shelf = Shelf([("x", "float32", [10])])
-    for size in (0, 2 * shelf.size):
+    for size in (0, 2 * os.fstat(shelf.file).st_size):
         with pytest.raises(OSError, match="not permitted"):
             os.ftruncate(shelf.file, size)
     shelf.close()

@@ -52,7 +52,7 @@ def test_a_right_candidate_is_right_and_so_is_the_model_itself(name):
 
 SAID = {
     "softmax_skipped_tail": "unwritten: ",
-    "softmax_half": "low precision: ",
+    "softmax_half": "low precision",
     "cross_entropy_remembered": "stale output",
     "mean_and_deviation_second": "output 2: ",
     "mean_and_deviation_one": "wrong type: Tensor instead of the tuple",

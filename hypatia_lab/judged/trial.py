@@ -15,10 +15,10 @@ from hypatia_lab import check, clock
 from hypatia_lab.bench import joining
 from hypatia_lab.bench.cells import Case
 from hypatia_lab.judged import evidence, worker_replies
-from hypatia_lab.judged.channel import Shelf
 from hypatia_lab.judged.confine import FULL
 from hypatia_lab.judged.processes import REFEREE, judged
-from hypatia_lab.judged.worker import AGAIN, FRESH, IN_PLACE, LEFT, TIMED, WRITTEN, key
+from hypatia_lab.judged.shelf import Shelf
+from hypatia_lab.judged.worker import AGAIN, CALLS, FRESH, IN_PLACE, LEFT, TIMED, WRITTEN
 from hypatia_lab.probes.probe import Ended
 from hypatia_lab.strangers.reader_kernel import BASELINES
 
@@ -42,14 +42,16 @@ JUDGED_S = 0.5
 
 @dataclass
 class Contender(Case):
-    """A case with what its process shares with the coordinator, and what was seen of it."""
+    """A case with what its process shares with the coordinator, and what was seen of it.
 
-    inbox: Shelf = field(kw_only=True)
-    outbox: Shelf = field(kw_only=True)
+    ``files`` are those of its shelves, of inputs and of outputs, which the referee has laid out.
+    """
+
+    written: Shelf = field(default_factory=lambda: Shelf(WRITTEN))
+    files: list[int] = field(default_factory=list)
     looks: Any = None
     addresses: dict[str, int] = field(default_factory=dict)
     aliased: set[str] = field(default_factory=set)
-    shown: bool = False
     threads: list[int] = field(default_factory=list)
     seen: dict[str, evidence.Seen] = field(default_factory=dict)
 
@@ -69,41 +71,53 @@ class Trial:
         self.ensure_taken = coordinator.ensure_taken
         self.pace, self.number, self.begin = coordinator.pace, coordinator.number, coordinator.begin
         self.luck = random.SystemRandom()  # what a judged file could not foretell
-        self.drawn = Shelf(layout["inputs"])
-        self.passed = False
-        self.cases = [
-            Contender(name, inbox=Shelf(layout["inputs"]), outbox=Shelf(layout["outputs"])) for name in data["variants"]
-        ]
+        self.cases = [Contender(name) for name in data["variants"]]
+        self.there: Sequence[Contender] = self.cases
 
     def run(self) -> None:
         """Fill the cases, which may have failed before."""
         try:
             # Built in another order in each process: what the first one gains must not always be the same one's.
             self.luck.shuffle(self.cases)
-            self._build()
-            self._check()
-            self._all("settle", "in its first calls", {})
-            for case in self._going():
-                case.threads.append(self.processes.members[case.name].threads())
-            self.go_ahead()
-            for case in self._going():
-                self._one(case, self._paced)
-            if self.number == BEFORE:
-                self._rest()
-            for word in self.data["clocks"]:
-                self._time(word)
-            self._finish()
+            if self._fit():
+                self._together()
+                return
+            for case in self.cases:  # of each other they are told apart by their times alone
+                self.there = [case]
+                self._together()
+                self._leave(case)
+            self.there = self.cases
+            self._weigh()
         except Ended as cause:  # the referee: nothing can be said of anybody any more
             for case in self.cases:
                 case.fail(cause.status, f"nobody was left to judge it: {cause.reason}")
 
+    def _together(self) -> None:
+        """All that is done with those who are there at the same time."""
+        self._lay_out()
+        self._build()
+        self._check()
+        self._all("settle", "in its first calls", {})
+        for case in self._going():
+            case.threads.append(self.processes.members[case.name].threads())
+        self.go_ahead()
+        for case in self._going():
+            self._one(case, self._paced)
+        if self.number == BEFORE:
+            self._rest()
+        for word in self.data["clocks"]:
+            self._time(word)
+        self._finish()
+
     def close(self) -> None:
         """Let go of all that is shared."""
-        for shelf in (self.drawn, *(shelf for case in self.cases for shelf in (case.inbox, case.outbox))):
-            shelf.close()
+        for case in self.cases:
+            case.written.close()
+            for file in case.files:
+                os.close(file)
 
     def _going(self, cases: Sequence[Contender] | None = None) -> list[Contender]:
-        return [case for case in (self.cases if cases is None else cases) if case.status == "ok"]
+        return [case for case in (self.there if cases is None else cases) if case.status == "ok"]
 
     def _one(self, case: Contender, work: Callable[..., Any], *given: Any) -> None:
         """Do ``work`` with ``case``, which fails if its process does."""
@@ -131,16 +145,39 @@ class Trial:
 
     # ------------------------------------------------------------ the referee
 
-    def _draw(self) -> None:
-        files = () if self.passed else (self.drawn.file,)
-        self.passed = True
-        found = self.processes.ask(REFEREE, "draw", files, layout=self.layout["inputs"])
+    def _ask(self, command: str, **more: Any) -> dict[str, Any]:
+        """What the referee says. Raises :class:`Ended` where nothing can be judged without it."""
+        found = self.processes.ask(REFEREE, command, **more)
         self.ensure_taken(found)
         if "crashed" in found:
             raise Ended("crashed", f"inputs could not be drawn: {found['crashed']}")
+        return found
 
-    def _judge(self, case: Contender, place: str, looks: Any, *, beside: bool = False) -> check.Check:
-        """What the referee says of the output that ``case`` has left at ``place``.
+    def _fit(self) -> bool:
+        """Whether the GPU holds all of them at the same time, with what the referee needs."""
+        wanted = len(self.cases) * self.layout["holds"] + self.layout["judging"]
+        return self.probe.free_bytes() > wanted
+
+    def _lay_out(self) -> None:
+        for case in self.there:
+            self._ask("lay_out", worker=case.name, inputs=self.layout["inputs"], outputs=self.layout["outputs"])
+            case.files = self.processes.members[REFEREE].channel.files(2)
+
+    def _leave(self, case: Contender) -> None:
+        """End the process of ``case``, and with it all that it holds of the GPU."""
+        if case.name in self.processes:
+            self.processes.end(case.name)
+        self._ask("let_go", worker=case.name)
+
+    def _draw(self) -> None:
+        self._ask("draw")
+
+    def _fill(self, *cases: Contender) -> None:
+        """Put what was drawn last where ``cases`` take it from."""
+        self._ask("fill", workers=[case.name for case in cases])
+
+    def _judge(self, case: Contender, looks: Any, *, beside: bool = False) -> check.Check:
+        """What the referee says of the output that ``case`` has left.
 
         With ``beside``, what a rule of the task's own says of it is taken up, too.
         """
@@ -150,10 +187,7 @@ class Trial:
         for look in looks["looks"]:
             if look["tensor"] and not look["plain"]:
                 return check.Check(f"wrong type: {look['type']}, which may compute when read, instead of a tensor")
-        files = () if case.shown else (case.outbox.file,)
-        case.shown = True
-        more = {"layout": self.layout["outputs"], "place": place, "looks": looks, "beside": beside}
-        found = self.processes.ask(REFEREE, "judge", files, worker=case.name, **more)
+        found = self.processes.ask(REFEREE, "judge", worker=case.name, looks=looks, beside=beside)
         self.ensure_taken(found)
         if "crashed" in found:
             return check.Check(f"not to be judged: {found['crashed']}")
@@ -190,8 +224,8 @@ class Trial:
                 case.fail("cheated", told)
             if told := self.pace.too_long(self._who(case), self.layout["amount"]):
                 case.fail("skipped", told)
-        files = {case.name: (case.inbox.file, case.outbox.file) for case in self._going()}
-        more = {"described": self.layout["inputs"], "outputs": self.layout["outputs"]}
+        files = {case.name: (*case.files, case.written.file) for case in self._going()}
+        more = {name: self.layout[name] for name in ("inputs", "outputs", "place", "lying")}
         found = self._all("build", "while it was built", files, workload=self.data["workload"], **more)
         for case in self._going():
             if "skipped" in found[case.name]:
@@ -205,27 +239,26 @@ class Trial:
 
         for _ in range(2):
             self._draw()
-            for case in self._going():
-                case.inbox.copy_from(self.drawn)
+            self._fill(*self._going())
             found = self._all("call", "in its first calls", {}, poison=self.layout["poison"])
             for case in self._going():
                 case.looks = found[case.name]
-                verdict = self._judge(case, FRESH, case.looks, beside=case.judged)
+                verdict = self._judge(case, case.looks, beside=case.judged)
                 case.found = check.worse(case.found, verdict) if case.found and verdict.ok else verdict
                 if not verdict.ok:
                     case.fail("wrong", verdict.reason)
         for case in self._going()[:1]:
-            self._ensure_judged(case)
+            self._one(case, self._ensure_judged)
 
     def _called(self, case: Contender, poison: Sequence[int], when: str) -> Any:
         """What the output looks like of a call on what was drawn last."""
-        case.inbox.copy_from(self.drawn)
+        self._fill(case)
         return self._said(case, self.processes.ask(case.name, "call", poison=poison), when)
 
     def _ensure_judged(self, case: Contender) -> None:
         """An output that was right is no more once it is spoilt, unless the file has changed the check."""
-        case.outbox.spoil(key(0, FRESH))
-        if self._judge(case, FRESH, case.looks).ok:
+        self._said(case, self.processes.ask(case.name, "spoil"), "in its first calls")
+        if case.status == "ok" and self._judge(case, case.looks).ok:
             for one in self.cases:
                 one.fail("cheated", "its file has changed the check, which takes an output that was spoilt on purpose")
 
@@ -278,7 +311,7 @@ class Trial:
                     timing += seen - begun
                     slowest = max(slowest, seen - begun)
                     if looks and case.status == "ok":
-                        self._judge_among(case, place, case.looks)
+                        self._judge_among(case, case.looks)
                         judging += time.perf_counter() - seen
 
     def _visit(self, case: Contender, word: str, show: str) -> None:
@@ -293,11 +326,11 @@ class Trial:
             channel = member.channel
             channel.send({"command": "visit", "word": word})
             asked = 0.0
-            for place in (FRESH, TIMED, AGAIN):
+            for place in CALLS:
                 ready = channel.marked(**waits)
                 between_s += ready - asked if asked else 0.0  # what comes before the first is a warm call
                 if place == FRESH or (place == AGAIN and self.turn is None):  # a GPU's caches don't show who filled it
-                    case.inbox.copy_from(self.drawn)
+                    self._fill(case)
                 elif word == "graph" and self.turn is not None:
                     self.turn()
                 asked = time.perf_counter()
@@ -326,31 +359,32 @@ class Trial:
         (seen.shown_s if show else seen.aside_s).append(between_s)
         timing.samples_us.append(sample * 1e6)
         timing.readings.append(self.probe())
-        case.looks = found.get(show)
+        case.looks = found.get("shown")
 
-    def _judge_among(self, case: Contender, place: str, looks: Any) -> None:
+    def _judge_among(self, case: Contender, looks: Any) -> None:
         """Judge the output of a call among others, of a variant that was right when it was checked."""
-        reason = self._judge(case, place, looks).reason
+        reason = self._judge(case, looks).reason
         if reason.startswith("stale"):
             case.fail("cheated", "it remembers answers: of a call among others it gave that to the inputs before")
         elif reason:
             case.fail("wrong", f"right when it was checked, not among other calls: {reason}")
 
-    def _weigh(self, word: str) -> None:
-        """What the samples under the clock ``word`` say of those that are judged."""
-        timed = [case for case in self._going() if word in case.seen]
-        usual = next((case.seen[word] for case in timed if case.name == BASELINES[0]), evidence.Seen(1))
-        others = [case.seen[word] for case in timed if not case.judged]
-        tests = (evidence.clock, evidence.memory, evidence.bursts, partial(evidence.aside, others=others))
-        for case in timed:
-            if case.judged and word in OUTSIDE:
-                told, numbers = evidence.threads(case.threads[0], max(case.threads), os.cpu_count() or 1)
-                if told:
-                    case.fail("cheated", told, numbers)
-                for test in tests:
-                    told, numbers = test(case.seen[word], usual)
+    def _weigh(self) -> None:
+        """What the samples under each clock say of those that are judged."""
+        for word in self.data["clocks"]:
+            timed = [case for case in self._going() if word in case.seen]
+            usual = next((case.seen[word] for case in timed if case.name == BASELINES[0]), evidence.Seen(1))
+            others = [case.seen[word] for case in timed if not case.judged]
+            tests = (evidence.clock, evidence.memory, evidence.bursts, partial(evidence.aside, others=others))
+            for case in timed:
+                if case.judged and word in OUTSIDE:
+                    told, numbers = evidence.threads(case.threads[0], max(case.threads), os.cpu_count() or 1)
                     if told:
                         case.fail("cheated", told, numbers)
+                    for test in tests:
+                        told, numbers = test(case.seen[word], usual)
+                        if told:
+                            case.fail("cheated", told, numbers)
 
     # ------------------------------------------------------------ afterwards
 
@@ -359,7 +393,7 @@ class Trial:
 
         def again(case: Contender) -> None:
             looks = self._called(case, [], "after it was timed")
-            if case.status == "ok" and not (verdict := self._judge(case, FRESH, looks)).ok:
+            if case.status == "ok" and not (verdict := self._judge(case, looks)).ok:
                 case.fail("wrong", f"after timing: {verdict.reason}")
 
         self._draw()
@@ -368,8 +402,8 @@ class Trial:
         if self.number == AFTER:
             self._rest()
         self._hold_memory()  # first of all: who gives an input back as it is has nothing to remember
-        for word in self.data["clocks"]:  # now, for who goes on computing holds up the marks, and is told why
-            self._weigh(word)
+        if self.there is self.cases:  # else when all were there
+            self._weigh()  # now, for who goes on computing holds up the marks, and is told why
         self._draw()
         for case in self._going():
             if case.judged:
@@ -404,15 +438,23 @@ class Trial:
 
     def _amid(self, case: Contender) -> None:
         """Inputs that change amid its calls, without a pause; the output must follow."""
-        known = len(case.addresses) == len(self.layout["inputs"])
-        case.inbox.copy_from(self.drawn)
+        lying, known = (len(found) == len(self.layout["inputs"]) for found in (self.layout["lying"], case.addresses))
         with self.processes.turn(case.name) as (member, waits):
             member.channel.send({"command": "amid"})
             member.channel.marked(**waits)
             time.sleep(AMID_S * secrets.randbelow(10))
-            written = known and self.drawn.write_into(member.pid, case.addresses)
-            case.outbox[WRITTEN].fill_(IN_PLACE if written else LEFT)
+            self._fill(case)  # where they lie on the shelf, these are the inputs
+            written = lying or (known and self._written(case, member.pid))
+            case.written["written"].fill_(IN_PLACE if written else LEFT)
             found = member.channel.receive(**waits)
         self._said(case, found, "after it was timed")
         if case.status == "ok":
-            self._judge_among(case, FRESH, found)
+            self._judge_among(case, found)
+
+    def _written(self, case: Contender, process: int) -> bool:
+        """Whether what is on its shelf could be written into the memory of its process, on a CPU."""
+        shelf = Shelf(self.layout["inputs"], file=os.dup(case.files[0]))
+        try:
+            return shelf.write_into(process, case.addresses)
+        finally:
+            shelf.close()

@@ -16,22 +16,23 @@ import torch
 
 from hypatia_lab import check, clock, messages, variants
 from hypatia_lab.judged import tampering
-from hypatia_lab.judged.channel import Channel, Shelf
+from hypatia_lab.judged.channel import Channel
 from hypatia_lab.judged.confine import FENCED, FULL, out_of_memory
+from hypatia_lab.judged.shelf import Described, Shelf
 from hypatia_lab.kernels.loader import driver
 from hypatia_lab.workloads import Workload
 
 if TYPE_CHECKING:
     from hypatia_lab.workloads import Inputs
 
-PLACES = FRESH, TIMED, AGAIN = "fresh", "timed", "again"
-"""Where a worker leaves its output: of the first call on new inputs, of the last one of a sample, of one after it."""
+CALLS = FRESH, TIMED, AGAIN = "fresh", "timed", "again"
+"""The calls of a visit: the first one on new inputs, a sample, and one after it."""
 WARM_S, MOST_WARM = 2e-3, 5
 """So long it is called before anything is timed, and so often at most."""
 CALLS_AFTER = 3
 """Calls after the inputs have changed amid others. One may have begun before."""
-WRITTEN = "written"
-"""A byte of the shelf: whether the coordinator has changed the inputs, in place or on the shelf."""
+WRITTEN: Described = (("written", "uint8", ()),)
+"""A byte on a shelf of its own: whether the coordinator has changed the inputs, in place or on their shelf."""
 IN_PLACE, LEFT = 1, 2
 KEPT = 2**25 - 2**14
 """Bytes. Source: mallopt(3), M_MMAP_THRESHOLD: DEFAULT_MMAP_THRESHOLD_MAX on 64 bits, less what surrounds a piece."""
@@ -39,9 +40,14 @@ SETTLE_S = 5.0
 """So long whoever compiles in the background is waited for."""
 
 
-def key(number: int, place: str) -> str:
-    """What part ``number`` of an output left at ``place`` is called on the shelf."""
-    return f"{place} {number}"
+def key(number: int) -> str:
+    """What part ``number`` of an output is called on the shelf."""
+    return f"output {number}"
+
+
+def kept(name: str) -> str:
+    """What the input ``name``, as a call left it, is called on the shelf of outputs."""
+    return f"input {name}"
 
 
 def told(workload: dict[str, Any]) -> Workload:
@@ -61,12 +67,12 @@ class Worker:
         self._forget()
 
     def _forget(self) -> None:
-        self._left.close()
         self.inputs: Inputs = {}
         self.apart: list[torch.Tensor] = []
         self.run: Callable[[], Any] = lambda: None
         self.samplers: dict[str, tuple[clock.Sampler, clock.Sampler]] = {}
         self.out: Any = None
+        self._left.close()
 
     def serve(self) -> None:
         """Answer until there are no more commands."""
@@ -79,6 +85,7 @@ class Worker:
             "prepare": self.prepare,
             "visit": self.visit,
             "amid": self.amid,
+            "spoil": self.spoil,
         }
         while command := self.channel.receive():
             name = command.pop("command")
@@ -92,6 +99,7 @@ class Worker:
                 fenced = FENCED if isinstance(cause, PermissionError) else ""
                 found = {"crashed": FULL if full else messages.one_line(cause) + fenced, "full": full}
                 clock.synchronize(self.device)  # a device left in error ends this process here
+            check.give_back()
             # To look at every function takes longer than a sample; what a visit leaves behind is there after it, too.
             self.channel.send(found | (self._tampered() if name in ("start", "build", "call") else {}))
 
@@ -112,13 +120,17 @@ class Worker:
         self.load()
         return {}
 
-    def build(self, workload: dict[str, Any], described: Any, outputs: Any) -> dict[str, Any]:
-        """Build the variant for ``workload``, whose inputs and outputs lie on the two shelves that come with this."""
+    def build(
+        self, workload: dict[str, Any], inputs: Described, outputs: Described, place: str, lying: list[str]
+    ) -> dict[str, Any]:
+        """Build the variant for ``workload``. The shelves of inputs and outputs, in memory of ``place``, come with this
+        and one of a byte; the inputs ``lying`` are those on the shelf, and the others copies."""
         self._forget()
         own = told(workload)
-        inbox, outbox = self.channel.files(2)
-        self.inbox, self.outbox = Shelf(described, inbox), Shelf(outputs, outbox)
-        for shelf in (self.inbox, self.outbox):
+        inbox, outbox, written = self.channel.files(3)
+        self.inbox, self.outbox = Shelf(inputs, place, inbox), Shelf(outputs, place, outbox)
+        self.written = Shelf(WRITTEN, file=written)
+        for shelf in (self.inbox, self.outbox, self.written):
             self._left.callback(shelf.close)
             if self.device == "cuda":
                 shelf.pin()
@@ -134,7 +146,9 @@ class Worker:
                 torch.empty(KEPT, dtype=torch.uint8).zero_()
         # Forks have their memory laid out alike: where buffers lie would be the same one's luck in every process.
         self.apart = [torch.empty(64 * (1 + secrets.randbelow(512))) for _ in range(4)]
-        self.inputs = own.inputs(self.device)
+        apart = own.inputs(self.device) if len(lying) < len(inputs) else {}
+        self.inputs = {name: self.inbox[name] if name in lying else apart[name] for name, *_ in inputs}
+        self.copied = [name for name in self.inputs if name not in lying]
         self._take()
         self.run = variant.factory(own, self.inputs)
         flat = self.device == "cpu" and all(one.is_contiguous() for one in self.inputs.values())
@@ -142,35 +156,38 @@ class Worker:
 
     def _take(self) -> None:
         """The inputs become those of the shelf: other numbers in the same memory, of which no version counter tells."""
-        for name, own in self.inputs.items():
-            own.data.copy_(self.inbox[name])
+        for name in self.copied:
+            self.inputs[name].data.copy_(self.inbox[name])
 
-    def _give(self, out: Any, place: str) -> dict[str, Any]:
-        """Leave ``out`` on the shelf; what it looks like."""
+    def _give(self, out: Any) -> dict[str, Any]:
+        """Leave ``out`` on the shelf, and the inputs as they are now; what it looks like."""
         parts = out if isinstance(out, tuple) else (out,)
         looks = []
         for number, part in enumerate(parts):
             looks.append(_looks(part))
-            name = key(number, place)
+            name = key(number)
             if looks[-1]["tensor"] and self.outbox.fits(name, part):
+                # At once: on a GPU what is given to another stream may not be there yet.
                 self.outbox[name].copy_(part.detach())
+        for name in self.copied:
+            self.outbox[kept(name)].copy_(self.inputs[name])
+        self._wait()
         owners = {tensor.untyped_storage().data_ptr(): name for name, tensor in self.inputs.items()}
         found = [owners.get(part.untyped_storage().data_ptr(), "") for part in parts if type(part) is torch.Tensor]
         return {"looks": looks, "tuple": isinstance(out, tuple), "aliased": [name for name in found if name]}
-
-    def _keep_inputs(self) -> None:
-        """Leave the inputs as they are now on the shelf, too."""
-        for name, tensor in self.inputs.items():
-            self.outbox[f"input {name}"].copy_(tensor)
 
     def call(self, poison: list[int]) -> dict[str, Any]:
         """Call it once on what lies on the shelf, with fresh memory of ``poison`` bytes each poisoned."""
         self._take()
         with check.poisoned(self.device, *poison):
             out = self.run()
-        shown = self._give(out, FRESH)  # at once: on a GPU what is given to another stream may not be there yet
-        self._keep_inputs()
-        return shown
+        return self._give(out)
+
+    def spoil(self) -> dict[str, Any]:
+        """Spoil the output that was left last."""
+        self.outbox.spoil(key(0))
+        self._wait()
+        return {}
 
     def settle(self) -> dict[str, Any]:
         """Wait for whoever compiles in the background."""
@@ -186,7 +203,8 @@ class Worker:
         """Get ready to be timed by the clock ``word``; how many calls a sample has."""
         clock.settle(SETTLE_S)
         calls, _ = clock.sized(self.run, word, self.device)
-        many, once = clock.sampler(word, self.run, self.device, calls), clock.sampler(word, self.run, self.device, 1)
+        many = clock.sampler(word, self.run, self.device, calls)
+        once = clock.sampler(word, self.run, self.device, 1) if calls > 1 else many  # each graph has memory of its own
         many()
         _, self.out = once()
         self.samplers[word] = many, once
@@ -199,11 +217,11 @@ class Worker:
         """
         many, once = self.samplers[word]
         shown: dict[str, Any] = {}
-        took, spent = {}, 0.0
+        took, spent = dict[str, float](), 0.0
         while spent < WARM_S:  # threads and caches sleep while others have their turn
             seconds, self.out = once()
             spent += max(seconds, WARM_S / MOST_WARM)
-        for name, place, sample in (("new_s", FRESH, once), ("sample_s", TIMED, many), ("again_s", AGAIN, once)):
+        for name, sample in (("new_s", once), ("sample_s", many), ("again_s", once)):
             if sample is many:
                 self._end_persisting()  # now: a sample begins after another process's turn, and nothing else
             self.channel.mark()
@@ -217,8 +235,7 @@ class Worker:
             self._wait()  # for all that was given to the device, on whatever stream
             self.channel.mark()
             if self.channel.receive().get("show"):
-                shown[place] = self._give(self.out, place)
-                self._keep_inputs()
+                shown["shown"] = self._give(self.out)
         return took | shown
 
     def _end_persisting(self) -> None:
@@ -230,7 +247,7 @@ class Worker:
 
         Where it cannot, it leaves them on the shelf.
         """
-        written = self.outbox[WRITTEN]
+        written = self.written["written"]
         written.zero_()
         self.channel.mark()
         while not (how := int(written)):
@@ -239,9 +256,7 @@ class Worker:
             self._take()
         for _ in range(CALLS_AFTER):
             self.out = self.run()
-        shown = self._give(self.out, FRESH)
-        self._keep_inputs()
-        return shown
+        return self._give(self.out)
 
 
 def _looks(part: Any) -> dict[str, Any]:

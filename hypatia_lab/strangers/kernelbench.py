@@ -124,12 +124,12 @@ class _Task(Reference):
             _function(path, module, name) for name in ("get_inputs", "get_init_inputs")
         )
         self.model = cache(lambda device: self.built(self.Model, path).to(device))
-        self.given = self._drawn(0)
+        self.given = self._drawn(0, "meta")
         self.shape = next((tuple(one.shape) for one in self.given if isinstance(one, torch.Tensor) and one.dim()), (1,))
 
     def _drawn(self, seed: int, device: str = "cpu") -> list[Any]:
         """What get_inputs() gives, all of it tensors or numbers, drawn on ``device``, which spares large ones the way
-        there; or on the CPU, where it has to be. Raises :class:`OwnError`."""
+        there (on ``meta`` they have no memory at all); or on the CPU, where it has to be. Raises :class:`OwnError`."""
         with seeded(seed, self.process), torch.device(device):
             try:
                 found = _called(self.path, self.get_inputs)

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from hypatia_lab import check
 from hypatia_lab.kernels.compiled import compile_missing, compiled
 from hypatia_lab.strangers import reader_kernel, source_file
 from hypatia_lab.strangers.reader_kernel import Own, OwnError
@@ -127,11 +128,16 @@ class Reference(ABC):
         if not self.form.exact:
             return {}
         found = {}
-        for name, out, exact in zip(work.parts, parts(self.run(inputs)()), parts(self.right(inputs)), strict=True):
-            error = (out.double() - exact).abs()
-            error = error[error.isfinite()]
-            if count := error.numel():
-                spread = max(float(error.norm()) / math.sqrt(count), float(error.max()) / tail(count))
+        exact = parts(self.right(inputs))
+        for name, right, out in zip(work.parts, exact, parts(self.run(inputs)()), strict=True):
+            count, squares, largest = 0, 0.0, 0.0
+            for pair in zip(right.reshape(-1).split(check.PIECE), out.reshape(-1).split(check.PIECE), strict=True):
+                error = check.finite(torch.sub(*pair).abs_())
+                if error.numel():
+                    count, squares = count + error.numel(), squares + float(error.norm()) ** 2
+                    largest = max(largest, float(error.max()))
+            if count:
+                spread = max(math.sqrt(squares / count), largest / tail(count))
                 found[name] = SLACK * spread / work.tolerance(name)
         return found
 
