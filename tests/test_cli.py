@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, judgement, run_line
 
-from hypatia_lab import claims, records, results
+from hypatia_lab import claims, older, records, results
 from hypatia_lab.book import own as own_book
 from hypatia_lab.cli import execution
 from hypatia_lab.pages.evidence import ParameterError, Parameters
@@ -107,7 +107,7 @@ def test_results_print_every_cell_of_every_machine_and_why_one_has_no_time(folde
 def test_claims_as_json_has_the_columns_of_the_contract(folder):
     rows, parts = (rows_of("claims", *more, "--machine", "one") for more in ([], ["--parts"]))
     columns = "id seed section claim claimed unit workload machine measured low high"
-    columns += " n sense program band_set bound verdict reason"
+    columns += " n sense program band_set bound verdict reason older"
     assert {" ".join(row) for row in rows} == {f"{columns} parts"}
     assert {" ".join(part) for row in rows for part in row["parts"]} == {" ".join(part) for part in parts} == {columns}
     assert {row["machine"] for row in rows} == {"one", "any"}
@@ -123,10 +123,12 @@ def test_claims_print_each_claim_whole_in_the_block_of_its_machine(folder, how):
     blocks = dict(zip(titles[::2], map(squeezed, titles[1::2]), strict=True))
     *machines, last = blocks
     assert machines == ["one", "two"]
-    rows = claims.judge(results.measured(records.load()))
+    rows = claims.judge(results.measured(committed := records.load()))
+    made = {(record.machine, record.experiment): record for record in committed}
     for row in rows if how else claims.statements(rows):
         word, asked, judged = (squeezed(of(row)) for of in (tables.word, tables.asked, tables.judged))
-        entry = f"{row.id} {word}: asked {asked}, measured {judged} {squeezed(row.claim)}"
+        mark = f" {older.MARK}" * bool(older.under(row, made))
+        entry = f"{row.id} {word}{mark}: asked {asked}, measured {judged} {squeezed(row.claim)}"
         assert (entry in blocks[last if row.machine == claims.ANY else row.machine]) is (row.verdict != "not_testable")
 
 

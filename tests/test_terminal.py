@@ -13,7 +13,7 @@ from command import call
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypatia_lab import claims, results
+from hypatia_lab import claims, older, results
 from hypatia_lab.cli import claims as claims_command
 from hypatia_lab.cli import doctor, side_by_side, terminal
 from hypatia_lab.cli import results as results_command
@@ -29,11 +29,15 @@ def lines(committed_records, committed_judgements) -> dict[str, Callable[[], lis
     machines = list(dict.fromkeys(record.machine for record in found))
     sides = machines[0], machines[1]
     beside = side_by_side.of(sides, [record for record in found if record.machine in sides], parts)
+    made = {(record.machine, record.experiment): record for record in found}
+    aged = {(row.id, row.machine): older.under(row, made) for row in (*parts, *stated)}
     long = sorted({row.id for row in stated}, key=lambda name: -sum(len(r.parts) for r in stated if r.id == name))
     return {
-        "claims": lambda: claims_command.claim_lines(stated, machines),
-        "parts": lambda: claims_command.claim_lines(parts, machines, everything=True),
-        "one claim": lambda: claims_command.claims_in_full([row for row in stated if row.id in long[:5]], long[:5]),
+        "claims": lambda: claims_command.claim_lines(stated, machines, aged),
+        "parts": lambda: claims_command.claim_lines(parts, machines, aged, everything=True),
+        "one claim": lambda: claims_command.claims_in_full(
+            [row for row in stated if row.id in long[:5]], long[:5], aged
+        ),
         "results": lambda: results_command.result_lines(rows),
         "compare": lambda: side_by_side.lines(beside, everything=True),
     }

@@ -224,9 +224,11 @@ def _apart(claim: Claim, series: Sequence[Series], values: Sequence[Sequence[flo
     return intervals.welch(logs, math.log(_value(claim, middle)))
 
 
-def measured(claim: Claim, found: Index, workload: str, clock: str, device: str) -> tuple[Interval, Interval, bool]:
-    """The claimed quantity at ``workload`` on a ``device``: as the next visit should agree with, on this one alone, and
-    whether the device throttled.
+def measured(
+    claim: Claim, found: Index, workload: str, clock: str, device: str
+) -> tuple[Interval, Interval, bool, set[str]]:
+    """The claimed quantity at ``workload`` on a ``device``: as the next visit should agree with, on this one alone,
+    whether the device throttled, and the experiments that it is from.
 
     It is vetoed where the A/A control of a time failed. Counts and errors that are the same in every process are exact;
     positive figures have the interval of their geometric mean, and what lies between two visits on top. Raises
@@ -234,16 +236,16 @@ def measured(claim: Claim, found: Index, workload: str, clock: str, device: str)
     """
     series = _together([_candidates(figure, found, workload, clock) for figure in claim.figures])
     scaled = _scaled(claim, series)
-    throttled = any(one.throttled for one in series)
+    throttled, origins = any(one.throttled for one in series), {one.experiment for one in series}
     alone = _alone(claim, series, scaled)
     by = {(one.experiment, one.clock or HOST) for one in series if one.timed}
     if not by or alone.low == alone.high:
-        return alone, alone, throttled
+        return alone, alone, throttled, origins
     if claim.quantity == "figure" or len({experiment for experiment, _ in by}) > 1:
         between = math.hypot(*(scatter.between_times(device, clock) for _, clock in by))
     else:
         between = max(scatter.between(device, clock, False, alone.value) for _, clock in by)
-    return intervals.widened(alone, between), alone, throttled
+    return intervals.widened(alone, between), alone, throttled, origins
 
 
 def _alone(claim: Claim, series: Sequence[Series], scaled: Sequence[Sequence[float]]) -> Interval:

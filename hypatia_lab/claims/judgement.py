@@ -26,7 +26,7 @@ class Case:
     ``reading`` is one of :data:`hypatia_lab.claims.words.READINGS`, ``reason`` says why it is missing. ``estimate`` has
     the interval that another visit is expected to agree with; ``visit`` is that of the one visit alone, which is
     what more processes narrow. ``lies`` says in words how it lies to the band, ``bound`` is what physics allows.
-    ``failed``: a measurement did not pass its check.
+    ``failed``: a measurement did not pass its check. ``experiments`` are those of the machine that it was read from.
     """
 
     workload: str
@@ -38,6 +38,7 @@ class Case:
     bound: float = math.nan
     throttled: bool = False
     failed: bool = False
+    experiments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,12 @@ class Judgement:
     def group(self) -> str:
         """Which of :data:`hypatia_lab.claims.words.GROUPS` it counts with."""
         return next(group for group, words in GROUPS.items() if self.verdict in words)
+
+    @property
+    def experiments(self) -> list[str]:
+        """Those of its machine whose records it rests on; where it is decided, without parts that are not testable."""
+        said = [row for row in self.parts or (self,) if row.verdict == self.verdict or row.verdict != "not_testable"]
+        return sorted({name for row in said for case in row.cases for name in case.experiments})
 
     def row(self) -> dict[str, Any]:
         """Its :data:`COLUMNS`."""

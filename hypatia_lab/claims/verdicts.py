@@ -134,11 +134,13 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> Case:
     """Read one workload: the interval against the band."""
     try:
         if claim.quantity in details.QUANTITIES:
-            found, alone, throttled = details.measured(claim, machine.figures, workload, clock, machine.measured.model)
+            model = machine.measured.model
+            found, alone, throttled, origins = details.measured(claim, machine.figures, workload, clock, model)
         else:
             quantity = QUANTITIES[claim.quantity]
             rows = machine.rows(quantity.keys(claim, workload, clock))
             alone, throttled = _interval(quantity, rows), any(row.throttled for row in rows)
+            origins = {row.experiment for row in rows} | ({"ceilings"} if claim.quantity == "attained" else set())
             between = _scatter(machine.measured.model, rows, alone) if quantity.logarithmic else 0.0
             found = intervals.widened(alone, between)
         bound = _bound(claim, machine, workload, clock) if claim.bound else math.nan
@@ -147,6 +149,7 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> Case:
     lies = _lies(claim, found)
     reads = "favour" if claim.gain and lies == "above" else _READS[lies]
     case = Case(workload, reads, "", found, alone, _PHRASES[claim.sense, lies], bound, throttled)
+    case = replace(case, experiments=tuple(origins))
     if found.flaw == intervals.VETOED:
         return replace(case, reading="missing", reason=f"the A/A control failed beside {place(workload)}")
     if found.flaw and lies != "nowhere":

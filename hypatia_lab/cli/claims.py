@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from hypatia_lab import claims as ledger
-from hypatia_lab import results
+from hypatia_lab import older, results
 from hypatia_lab.book.report import ensure_report
 from hypatia_lab.claims import ANY, VERDICTS, Judgement
 from hypatia_lab.cli import options
@@ -60,7 +60,8 @@ def claims(
     home, known = (report / "records", _of_report(report)) if report else (None, ledger.ledger())
     # What shows a rewrite equal to its original may be another machine's record.
     beside = results.measured(load(folders, home=home) if machines else ())
-    parts = ledger.judge(results.measured(load(folders, machines, home)), known, beside=beside)
+    evidence = load(folders, machines, home)
+    parts = ledger.judge(results.measured(evidence), known, beside=beside)
     on = [name for name in dict.fromkeys(row.machine for row in parts) if name != ledger.ANY]
     if report and not as_json and not on:
         show(_unmeasured(report), paged=paged)
@@ -69,16 +70,26 @@ def claims(
     rows = kept(stated or parts, attrgetter("document"), "document", [seed.upper() for seed in seeds])
     rows, meant, whole = _named(rows, ids)
     rows = [row for row in rows if not words or row.verdict in words]
+    made = {(record.machine, record.experiment): record for record in evidence}
+    aged = {_named_on(row): older.under(row, made) for whole in rows for row in (whole, *whole.parts)}
 
     def lines() -> list[str]:
         if not rows:
             return ["no claim that was asked for has this verdict"]
         if stated and whole:
-            return claims_in_full(rows, meant)
-        return claim_lines(rows, on, everything=bool(words))
+            return claims_in_full(rows, meant, aged)
+        return claim_lines(rows, on, aged, everything=bool(words))
 
-    told = (row.row() | ({"parts": [part.row() for part in row.parts]} if stated else {}) for row in rows)
-    show(lines, lambda: list(told), as_json=as_json, paged=paged)
+    def as_row(row: Judgement) -> dict[str, Any]:
+        own = row.row() | {"older": aged[_named_on(row)]}
+        return own | {"parts": [as_row(part) for part in row.parts]} if row.parts else own
+
+    show(lines, lambda: list(map(as_row, rows)), as_json=as_json, paged=paged)
+
+
+def _named_on(row: Judgement) -> tuple[str, str]:
+    """What tells ``row`` from all others, claims and parts alike."""
+    return row.id, row.machine
 
 
 def _of_report(folder: Path) -> list[ledger.Claim]:
@@ -117,9 +128,15 @@ def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], 
     return [row for row in rows if not asked or meant.intersection(_ids(row))], meant, whole
 
 
-def claim_lines(rows: Sequence[Judgement], machines: Sequence[str], *, everything: bool = False) -> list[str]:
+Aged = Mapping[tuple[str, str], str]
+"""Id and machine of a verdict → what of its records is older than the lab; empty where nothing is."""
+
+
+def claim_lines(
+    rows: Sequence[Judgement], machines: Sequence[str], aged: Aged, *, everything: bool = False
+) -> list[str]:
     """The claims, or parts of claims, of ``rows``: how many have which verdict on ``machines``, and then each of them,
-    a block a machine.
+    a block a machine, with a mark where it is ``aged``.
 
     What no machine decides has a block of its own. What cannot be tested on a machine is counted, and listed if
     ``everything`` is asked for.
@@ -133,10 +150,13 @@ def claim_lines(rows: Sequence[Judgement], machines: Sequence[str], *, everythin
         title = "By arithmetic, or decided by no machine" if machine == ANY else machine
         lines += ["", title, "-" * len(title)]
         for row in told:
-            lines += wrap(f"{row.id}  {claim_tables.word(row)}: {figures(row)}", 11)
+            mark = f" {older.MARK}" * bool(aged[_named_on(row)])
+            lines += wrap(f"{row.id}  {claim_tables.word(row)}{mark}: {figures(row)}", 11)
             lines += wrap(row.claim, 11, 11)
         if len(told) < len(own):
             lines += wrap(f"Not testable and not listed: {len(own) - len(told)} (--verdict not_testable lists them).")
+    legend = f"{older.MARK} rests on a record of another clock, check or plan than today's, or of none that it names."
+    lines += ["", *wrap(legend)] if any(older.MARK in line for line in lines) else []
     return [*lines, "", *wrap(f"hypatia-lab claims {rows[0].id} tells one claim in full, with its parts.")]
 
 
@@ -169,16 +189,16 @@ def _verdict_counts(rows: Sequence[Judgement], machines: Sequence[str]) -> list[
     return [*wrap(said), "", *table(lines, "document"), "", *wrap(legend)]
 
 
-def claims_in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
+def claims_in_full(rows: Sequence[Judgement], meant: Collection[str], aged: Aged) -> list[str]:
     """Whole claims, of whose rows of :func:`hypatia_lab.claims.statements` are ``rows``: every part on every machine.
 
     ``meant`` are ids: of the claims, or else of the parts of them that are wanted.
     """
-    texts = [_in_full(own, meant) for own in grouped(rows, attrgetter("id")).values()]
+    texts = [_in_full(own, meant, aged) for own in grouped(rows, attrgetter("id")).values()]
     return [line for text in texts for line in ["", *text]][1:]
 
 
-def _in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
+def _in_full(rows: Sequence[Judgement], meant: Collection[str], aged: Aged) -> list[str]:
     lead = rows[0]
     # What no machine decides is a part on each of them.
     once = {(part.id, part.machine): part for row in rows for part in row.parts}
@@ -191,12 +211,16 @@ def _in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
         lines += ["", *wrap(f"{name}  {own[0].claim}", len(name) + 2)]
         for part, told in zip(own, claim_tables.claims_table(own).to_dict("records"), strict=True):
             lines += ["", *wrap(f"{_on(part)}{told['verdict']}: {part.reason}", 4, 2)]
-            for title, text in _facts(part, told).items():
+            for title, text in (_facts(part, told) | _older(aged[_named_on(part)])).items():
                 lines += wrap(f"{title:<10}{text}", 14, 4)
             lines += [line for text in part.details if text != part.why for line in wrap(text, 4, 4)]
         lines += ["", *wrap(f"Why: {own[0].why}", 4, 2)]
         lines += wrap(f"Document {own[0].document}, section “{own[0].section}”.", 4, 2)
     return lines
+
+
+def _older(said: str) -> dict[str, str]:
+    return {"older": said} if said else {}
 
 
 def _on(row: Judgement) -> str:

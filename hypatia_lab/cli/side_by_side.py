@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from hypatia_lab import claims, formats, results
+from hypatia_lab import claims, formats, older, results
 from hypatia_lab.claims import Judgement
 from hypatia_lab.cli.terminal import grouped, wrap
 from hypatia_lab.intervals import Interval
@@ -27,7 +27,7 @@ class SideBySide:
     """The machines ``names``: their ratios, what each model's next chip will do, and the judge's ``parts`` of claims.
 
     ``alike``: all are of one model. ``models`` has of each model how many chips were seen and what to expect of the
-    next.
+    next, ``made`` the record of each machine and experiment.
     """
 
     names: Sequence[str]
@@ -35,6 +35,12 @@ class SideBySide:
     alike: bool
     models: dict[str, tuple[int, list[Expectation]]]
     parts: Sequence[Judgement]
+    made: Mapping[tuple[str, str], Record]
+
+    def apart(self, rows: Iterable[Row | Judgement]) -> list[str]:
+        """In which parts the instruments that made the records of ``rows``, of several machines, differ."""
+        own = [(row.machine, [row.experiment] if isinstance(row, Row) else row.experiments) for row in rows]
+        return older.apart(self.made[machine, name] for machine, names in own for name in names)
 
 
 def of(names: Sequence[str], records: Sequence[Record], parts: Sequence[Judgement]) -> SideBySide:
@@ -48,28 +54,33 @@ def of(names: Sequence[str], records: Sequence[Record], parts: Sequence[Judgemen
         seen = {chip for _, chip in named} | (machines - {machine for machine, _ in named})
         found = visits.across((row for row in rows if row.machine in machines), known)
         models[name] = len(seen), visits.expectations(found)
-    return SideBySide(names, visits.across(rows, known), len(models) == 1, models, parts)
+    made = {(record.machine, record.experiment): record for record in records}
+    return SideBySide(names, visits.across(rows, known), len(models) == 1, models, parts, made)
 
 
 def json_rows(found: SideBySide) -> list[dict[str, Any]]:
     """Lines for programs: of two machines :func:`hypatia_lab.claims.differences`, of more, told apart by ``kind``:
+    those of a ratio and a verdict with ``instruments``, of their records: in which parts those differ.
 
     ``ratio``: experiment, workload, clock, variant, baseline, machines (machine → experiment, ratio, low, high, n and
     doubt: why it says nothing, or empty), chips (how many are counted), bounds (``range`` or ``next``), low, high.
     ``expectation``: model and what :class:`Expectation` has. ``verdict``: as :func:`hypatia_lab.claims.agreement` has.
     """
+    parts = grouped((row for row in found.parts if row.machine in found.names), attrgetter("id"))
+    differ = {name: {"instruments": found.apart(own)} for name, own in parts.items()}
     if len(found.names) == 2:
-        return claims.differences(found.parts, *found.names)
+        return [line | differ[line["id"]] for line in claims.differences(found.parts, *found.names)]
     out: list[dict[str, Any]] = []
     for one in found.ratios:
         word, (low, high) = bounds(one, alike=found.alike)
         line: dict[str, Any] = {"kind": "ratio", "experiment": one.row.experiment}
         line |= zip(("workload", "clock", "variant", "baseline"), visits.fact(one.row), strict=True)
         line["machines"] = {machine: _figures(row) for machine, row in one.rows.items()}
+        line["instruments"] = found.apart(one.rows.values())
         out.append(line | {"chips": len(one.values), "bounds": word, "low": low, "high": high})
     for model, (_, expected) in found.models.items():
         out += [{"kind": "expectation", "model": model} | vars(one) for one in expected]
-    return out + [{"kind": "verdict"} | line for line in claims.agreement(found.parts)]
+    return out + [{"kind": "verdict"} | line | differ[line["id"]] for line in claims.agreement(found.parts)]
 
 
 def _figures(row: Row) -> dict[str, Any]:
@@ -94,7 +105,7 @@ def lines(found: SideBySide, *, everything: bool = False) -> list[str]:
     said += wrap(f"Parts that fewer than two could judge: {len(silent)} (--all tells them).") * bool(silent)
     said += _next_lines(found) if len(found.names) > 2 else []
     for own in [*differ, *silent] if everything else differ:
-        said += ["", *_verdict_lines(own)]
+        said += ["", *_verdict_lines(own, found)]
     for title, ratios in groups.items():
         if ratios and (everything or title in (APART, LESS)):
             said += ["", title, "-" * len(title), *(line for one in ratios for line in _ratio_lines(one, found))]
@@ -133,6 +144,7 @@ def _ratio_lines(one: Across, found: SideBySide) -> list[str]:
     row, values = one.row, [own.ratio for own in one.rows.values()]
     size = f"{formats.number(max(values) / min(values))}× apart"
     said = wrap(f"{row.variant} over {row.baseline}, {row.text}, {row.clock} clock: {size}", 4)
+    said += _instruments(found.apart(one.rows.values()), 4)
     for machine, own in one.rows.items():
         said += wrap(f"{machine} {formats.told(own.speed)} (n = {own.n}, {own.experiment})", 8, 4)
     word, ends = bounds(one, alike=found.alike)
@@ -169,9 +181,14 @@ def _next_lines(found: SideBySide) -> list[str]:
     return said
 
 
-def _verdict_lines(own: Sequence[Judgement]) -> list[str]:
+def _instruments(parts: Sequence[str], indent: int) -> list[str]:
+    """That what stands above was made by different instruments, and in which ``parts``, if in any."""
+    return wrap(f"Not made by the same {formats.listing(parts)}.", indent, indent) if parts else []
+
+
+def _verdict_lines(own: Sequence[Judgement], found: SideBySide) -> list[str]:
     """A part of a claim, and each machine's verdict with its reason."""
-    said = wrap(f"{own[0].id}  {own[0].claim}", 2)
+    said = wrap(f"{own[0].id}  {own[0].claim}", 2) + _instruments(found.apart(own), 2)
     for row in own:
         said += wrap(f"{row.machine}: {claim_tables.verdict_text(row.verdict)}. {row.reason}", 4, 2)
     return said

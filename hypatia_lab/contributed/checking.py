@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import records, results
+from hypatia_lab import older, records, results
 from hypatia_lab.contributed import bounded, commits, identity, manifest, manifest_schema, plausible, private
 from hypatia_lab.contributed.faults import Report, shown
 from hypatia_lab.contributed.rates import possible
@@ -181,8 +181,6 @@ def _together(sound: list[Record], known: list[Record], told: dict[str, Any] | N
 
 def _origins(sound: list[Record], report: Report) -> None:
     """Add to ``report`` what is wrong with when, and by what code, the ``sound`` records were measured."""
-    from hypatia_lab.experiments.instrument import behind  # which imports torch
-
     begun = {record.path.name: manifest.begun(record) for record in sound}
     wrong = commits.wrong(one["commit"] for every in begun.values() for one in every)
     today = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
@@ -190,11 +188,13 @@ def _origins(sound: list[Record], report: Report) -> None:
         for one in every:
             if one["started"] > f"{today:%Y-%m-%dT%H:%M:%SZ}":
                 report.fault(file, "date", f"started {one['started']}", 1)
-        parts = dict.fromkeys(filter(None, (behind(one.get("instrument")) for one in every)))
-        if parts:
-            report.notes.append(f"{file} {', and in a part '.join(parts)}")
         for commit in sorted({one["commit"] for one in every} & wrong.keys()):
             report.fault(file, "commit", wrong[commit], 1)
+    listed = older.listed()
+    aged = {record: said for record in sound if (said := older.why(record))}
+    report.notes += [f"{one.path.name} {said}" for one, said in aged.items() if older.place(one) not in listed]
+    if count := sum(older.place(one) in listed for one in aged):
+        report.notes.append(f"on the list of older records: {count}")
     if commits.history() is None:
         report.notes.append("commits: no repository with its history is here, so only their form was checked")
     if any(one["dirty"] for every in begun.values() for one in every):

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
-from hypatia_lab import claims, tables
+from hypatia_lab import claims, older, tables
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.tables import claims as claim_tables
 
@@ -68,9 +68,10 @@ def tabs(data: Evidence, machines: Container[str] | None = None, *, quiet: bool 
         yield from wanted
         return
     titles = called(data)
+    own = {name: f"({name})" + f" {older.MARK}" * (name in data.older) for name in names}
     if get_ipython() is None:  # outside of a notebook all that is displayed is text, one machine after the other
         for name in wanted:
-            _mark("", f"{titles[name]} ({name})")
+            _mark("", f"{titles[name]} {own[name]}")
             yield name
         return
     shown: dict[str, list[Any]] = dict.fromkeys(names, [])
@@ -83,8 +84,9 @@ def tabs(data: Evidence, machines: Container[str] | None = None, *, quiet: bool 
     _mark(bar(titles), f"Machines: {', '.join(f'{what} ({name})' for name, what in titles.items())}")
     for name, what in titles.items():
         nothing = "" if shown[name] or quiet else f"There is nothing to show here for {what}."
-        begin = f'<p class="lab-panel" data-machine="{_text(name)}"><strong>{_text(what)}</strong> ({_text(name)})</p>'
-        _mark(f"{begin}<p>{_text(nothing)}</p>" if nothing else begin, f"{what} ({name}): {nothing}".rstrip(": "))
+        told = f"<strong>{_text(what)}</strong> {_text(own[name])}"
+        begin = f'<p class="lab-panel" data-machine="{_text(name)}">{told}</p>'
+        _mark(f"{begin}<p>{_text(nothing)}</p>" if nothing else begin, f"{what} {own[name]}: {nothing}".rstrip(": "))
         for output in shown[name]:
             output.display()
     _mark('<div class="lab-panels-end"></div>', "")

@@ -13,6 +13,7 @@ from typing import Any
 from hypatia_lab import records, results
 from hypatia_lab.claims import Judgement
 from hypatia_lab.messages import unknown
+from hypatia_lab.pages import aged
 from hypatia_lab.results import Measured, Row, visits
 
 MODES = ("recorded", "measure")
@@ -195,6 +196,26 @@ class Evidence:
         verdict."""
         return {name: {on: row.verdict for on, row in own.items()} for name, own in self.judged.items()}
 
+    @functools.cached_property
+    def _aged(self) -> list[tuple[str, str]]:
+        """Machine and what :func:`aged.how` says, of each record that the page is about."""
+        own = (record for record in self.records if not self.experiments or record.experiment in self.experiments)
+        return [(record.machine, aged.how(record)) for record in own]
+
+    @property
+    def older(self) -> set[str]:
+        """Machines of which a record that the page is about is older than the lab."""
+        return {machine for machine, said in self._aged if said}
+
+    def shown(self) -> Evidence:
+        """Itself, once its page has said what of it is older than the lab, if anything is."""
+        from IPython.core.getipython import get_ipython
+        from IPython.display import Markdown, display
+
+        if (said := aged.sentence([said for _, said in self._aged])) and get_ipython() is not None:
+            display(Markdown(said))
+        return self
+
     def digest(self) -> str:
         """A line a record; any altered record changes it."""
         return records.digests(self.records)
@@ -243,4 +264,4 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), beside: Se
         raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
     found.sort(key=lambda record: record.run["device"] != "cuda")  # GPUs first, on every page
     told = visits.told(results.rows(found), found)
-    return Evidence(found, told, here, (*experiments, *beside) if experiments else ())
+    return Evidence(found, told, here, (*experiments, *beside) if experiments else ()).shown()

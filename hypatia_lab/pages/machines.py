@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypatia_lab import formats
+from hypatia_lab import formats, older
 from hypatia_lab.figures.language import PRECISIONS
 from hypatia_lab.pages import by_machine
 from hypatia_lab.pages.decisions import balance
@@ -43,3 +43,19 @@ def balances(data: Evidence) -> list[tuple[str, str, float]]:
     """Machine, precision and the operations per byte at which its best product and its best warm copy take equally
     long."""
     return [(name, kind, turn) for name in data.machines for kind, turn in balance(data, name).items()]
+
+
+def waiting(data: Evidence) -> list[dict[str, str]]:
+    """A line a record on the list of older ones: the claims that rest on it, and why it was not measured anew."""
+    resting: dict[tuple[str, str], list[str]] = {}
+    for row in data.stated:
+        for name in row.experiments:
+            resting.setdefault((row.machine, name), []).append(row.id)
+    listed = older.listed()
+    return [
+        {"record": place}
+        | {"claims that rest on it": ", ".join(resting.get((record.machine, record.experiment), ())) or formats.MISSING}
+        | {"measured": record.run["started"][:10], "why not since": listed[place]}
+        for record in data.records
+        if (place := older.place(record)) in listed
+    ]

@@ -33,7 +33,7 @@ def read(folder: Path, experiment: str, here: str = "") -> Evidence:
         raise records.RecordError(f"no records of {experiment} below {folder}; measure it with hypatia-lab judge")
     kept = [record for record in found if record.machine in measured]
     kept.sort(key=lambda record: record.run["device"] != "cuda")
-    return Evidence(kept, results.rows(kept), here)
+    return Evidence(kept, results.rows(kept), here).shown()
 
 
 def failures(rows: Sequence[Row]) -> list[Row]:

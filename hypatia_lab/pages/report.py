@@ -104,7 +104,7 @@ def read(folder: Path) -> Report:
     ledger = claims.gather(sorted((folder / "claims").glob("*.yaml")))
     found = records.load(folder / "records")
     found.sort(key=lambda record: record.run["device"] != "cuda")
-    return Report(ledger, Evidence(found, results.rows(found)))
+    return Report(ledger, Evidence(found, results.rows(found)).shown())
 
 
 def comparable(data: Evidence, machine: str) -> bool:

@@ -1,0 +1,48 @@
+"""What a page says of records that are older than the lab: one sentence, and a mark beside a machine that has some."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache, lru_cache
+
+from hypatia_lab import formats, older, variants
+from hypatia_lab.records import Record
+
+NAMELESS = "do not say which versions of clock, check and plan made them"
+EARLIER = "are made by an older clock, check or plan than today's"
+CHANGED = "ran sources that have changed since"
+
+
+@lru_cache(maxsize=256)  # as many as :mod:`hypatia_lab.records` keeps
+def how(record: Record) -> str:
+    """How ``record``, or a part of it, is older than the lab: one of the words above; empty where it is not.
+
+    Of what the lab no longer has, and of a reader's file, no sources are known.
+    """
+    if None in older.told(record):
+        return NAMELESS
+    if any(map(older.behind, older.told(record))):
+        return EARLIER
+    variants.load()
+    ran = {(cell["operation"], cell["variant"], cell.get("sources", "")) for cell in record.cells}
+    return CHANGED if any(_sources(*one) not in ("", told) for *one, told in ran) else ""
+
+
+@cache
+def _sources(operation: str, variant: str) -> str:
+    """The digest of what a variant of the lab's runs; empty of another."""
+    from hypatia_lab.bench import sources
+
+    try:
+        return sources.digest(variants.find(operation, variant))
+    except KeyError:
+        return ""
+
+
+def sentence(found: Sequence[str]) -> str:
+    """How many records of a page are older, and how, of which ``found`` has what :func:`how` says of each; empty where
+    none is."""
+    counts = Counter(found)
+    told = [f"{counts[word]} {word}" for word in (NAMELESS, EARLIER, CHANGED) if counts[word]]
+    return f"{older.MARK} Of {len(found)} records behind this page {formats.listing(told)}." if told else ""
