@@ -61,7 +61,8 @@ def test_the_page_of_machines_tells_of_each_on_the_list_which_claims_rest_on_it(
     assert found.keys() == older.listed().keys()
     for record in committed_records:
         own = [row.id for row in lab.stated if row.machine == record.machine and record.experiment in row.experiments]
-        assert found.get(older.place(record), ", ".join(own)) == (", ".join(own) or formats.MISSING)
+        rests = ", ".join(own) or formats.MISSING
+        assert found.get(older.place(record), rests) == rests
 
 
 def test_check_records_counts_what_is_on_the_list_and_notes_the_rest(tmp_path, monkeypatch):
