@@ -306,6 +306,8 @@ def test_a_figure_that_no_record_can_hold_is_refused(tmp_path):
                 here.figure("time", value)
         figure = here.figure("time", 2, "s", operation="relu", shape=(3, 4), dtype="float16", variant="theirs")
         assert figure["value"] == 2.0
+        rate = here.figure("rate", 1.5, "TB/s")
+        assert (rate["value"], rate["unit"]) == (1.5e12, "B/s")
 
 
 # ---------------------------------------------------------------- measured, and recorded

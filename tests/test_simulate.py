@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -246,3 +248,20 @@ def test_a_full_disk_is_one_clear_line(empty: Path) -> None:
         pytest.skip("no /dev/full here")
     Path("image.f32").symlink_to("/dev/full")
     assert "image.f32" in refused("simulate", "--pixels", "64", "64", "--output", "image.f32", "--device", "cpu")
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, []), ("an older image", ["image.npy"])])
+def test_a_part_of_an_image_does_not_stay(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, before: str | None, after: list[str]
+) -> None:
+    if before:
+        Path("image.npy").write_text(before)
+
+    def full(path: Path, _: Any) -> None:
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("numpy.save", full)
+    line = refused("simulate", "--pixels", "8", "8", "--output", "image.npy", "--device", "cpu", "--variant", "eager")
+    assert "No space left" in line
+    assert [path.name for path in empty.glob("image*")] == after

@@ -17,8 +17,9 @@ from hypatia_lab.results import Measured, scatter
 
 QUANTITIES = ("figure", "quotient")
 
-UNITS = {"s": ("time", 1e6), "ms": ("time", 1e3), "µs": ("time", 1.0), "us": ("time", 1.0)}
-UNITS |= {"%": ("share", 1.0), "B": ("size", 1.0), "MB": ("size", 1e6), "B/s": ("rate", 1.0), "GB/s": ("rate", 1e9)}
+UNITS = {"s": ("time", 1e6), "ms": ("time", 1e3), "µs": ("time", 1.0), "us": ("time", 1.0), "%": ("share", 1.0)}
+UNITS |= {f"{prefix}B": ("size", size) for prefix, size in {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}.items()}
+UNITS |= {f"{unit}/s": ("rate", size) for unit, (kind, size) in UNITS.items() if kind == "size"}
 """Unit of a record or a claim → (what it measures, its size); any other unit counts something."""
 COUNT = ("count", 1.0)
 MISSING = "no record has"

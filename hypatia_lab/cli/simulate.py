@@ -116,10 +116,13 @@ def _ensure_image_file(path: Path) -> None:
 def _write_image(path: Path, image: Any) -> None:
     import numpy
 
+    new = not path.exists()
     try:
         if path.suffix == ".npy":
             numpy.save(path, image.numpy())
         else:
             image.numpy().astype("<f4").tofile(path)
     except OSError as cause:
+        if new:  # a part of an image is none
+            path.unlink(missing_ok=True)
         raise click.UsageError(f"cannot write {path}: {cause.strerror or cause}") from cause

@@ -25,7 +25,13 @@ from hypatia_lab.workloads import DTYPES
 if TYPE_CHECKING:
     from hypatia_lab.workloads import Workload
 
-UNITS = ("s", "ms", "us", "%", "1", "B", "B/s")
+UNITS = {unit: (unit, 1.0) for unit in ("s", "ms", "us", "%", "1", "B", "B/s")} | {"µs": ("us", 1.0)}
+UNITS |= {
+    f"{prefix}{unit}": (unit, size)
+    for unit in ("B", "B/s")
+    for prefix, size in {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}.items()
+}
+"""Unit of a figure → the one that it is recorded in, and how many of that it is."""
 FENCE = True
 """Whether Landlock is used where there is one."""
 
@@ -143,7 +149,7 @@ class Shell:
         shape: Sequence[int] | None = None,
         dtype: str = "",
     ) -> dict[str, Any]:
-        """A figure for the command to yield: ``value`` in ``unit`` (s, ms, us, %, 1, B or B/s) of what ``name`` says.
+        """A figure for the command to yield: ``value`` in ``unit`` (one of :data:`UNITS`) of what ``name`` says.
 
         ``variant``, ``operation``, ``shape`` and ``dtype`` say what it is of where that is not the command's. Raises
         ``ValueError`` for what no record can hold.
@@ -152,6 +158,8 @@ class Shell:
             raise ValueError(f"name {name!r} of a figure must be a text of at most 200 characters")
         if unit not in UNITS:
             raise ValueError(f"unit {unit!r} of {name!r} is none of {', '.join(UNITS)}")
+        unit, size = UNITS[unit]
+        value *= size
         if not abs(value) <= 1e300:
             raise Ended("wrong", f"{name} is {value}, which no record holds")
         if dtype and dtype not in DTYPES:
