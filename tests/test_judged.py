@@ -20,14 +20,16 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kernel_tensors import on_gpu
 from synthetic import ceilings, run_line
 from torch._compile import _disable_dynamo
 
 from hypatia_lab import check, clock, records, variants
 from hypatia_lab.bench import composer, fence, sessions
 from hypatia_lab.experiments import Experiment, plan
-from hypatia_lab.judged import evidence, rehearsal, tampering, worker_replies
+from hypatia_lab.judged import evidence, gpu_memory, rehearsal, tampering, worker_replies
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Silent
+from hypatia_lab.judged.confine import out_of_memory
 from hypatia_lab.judged.evidence import Seen
 from hypatia_lab.judged.referee import Referee
 from hypatia_lab.judged.shelf import Shelf, described
@@ -235,6 +237,35 @@ def test_the_size_of_a_shelf_is_nobodys_to_change():
         with pytest.raises(OSError, match="not permitted"):
             os.ftruncate(shelf.file, size)
     shelf.close()
+
+
+@on_gpu
+def test_memory_of_a_gpu_is_seen_by_whoever_has_its_file():
+    torch.zeros(1, device="cuda")
+    layout = [("x", "float32", [5, 3]), ("n", "bfloat16", [7]), ("none", "float32", [0])]
+    shelf = Shelf(layout, "cuda")
+    other = Shelf(layout, "cuda", os.dup(shelf.file))
+    other["x"].fill_(2)
+    other["n"].fill_(-3)
+    torch.cuda.synchronize()
+    assert bool((shelf["x"] == 2).all())
+    assert bool((shelf["n"] == -3).all())
+    assert shelf["none"].shape == (0,)
+    for one in (other, shelf):
+        one.close()
+
+
+@pytest.mark.parametrize(("status", "full"), [(2, True), (801, False)])
+def test_a_gpu_that_is_full_is_told_from_a_system_that_shares_none_of_it(monkeypatch, status, full):
+    class Refusing:
+        def __getattr__(self, name):
+            return lambda *given: status
+
+    monkeypatch.setattr(gpu_memory, "driver", Refusing)
+    assert not gpu_memory.shareable()
+    with pytest.raises(RuntimeError, match=str(status)) as caught:
+        Shelf([("x", "float32", [3])], "cuda")
+    assert out_of_memory(caught.value) == full
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])

@@ -9,7 +9,7 @@ import ctypes
 import os
 from typing import TYPE_CHECKING, Any
 
-from hypatia_lab.kernels.loader import driver, ensure_succeeded
+from hypatia_lab.kernels.loader import driver
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 _PINNED, _FILE, _DEVICE, _BOTH_WAYS = 1, 1, 1, 3
 """CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
 CU_MEM_ACCESS_FLAGS_PROT_READWRITE."""
+_FULL = 2
+"""CUDA_ERROR_OUT_OF_MEMORY."""
+
+
+def _ensure(status: int, what: str) -> None:
+    import torch
+
+    if status:
+        kind = torch.OutOfMemoryError if status == _FULL else RuntimeError
+        raise kind(f"{what} failed: the driver's error {status}")
 
 
 class _Location(ctypes.Structure):
@@ -53,20 +63,19 @@ class GpuMemory:
     """Memory of the current GPU, of at least ``size`` bytes, shared by the file descriptor :attr:`file`."""
 
     def __init__(self, size: int, file: int | None = None) -> None:
-        """New memory, or that of ``file``. Raises ``RuntimeError`` with the driver's name for what is wrong."""
+        """New memory, or that of ``file``. Raises ``RuntimeError`` with the driver's error, or torch's for
+        memory that is full."""
         device, unit, handle, what = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_uint64(), f"sharing {size} bytes"
-        ensure_succeeded(driver().cuCtxGetDevice(ctypes.byref(device)), what)
+        _ensure(driver().cuCtxGetDevice(ctypes.byref(device)), what)
         where = _Location(_DEVICE, device.value)
         kind = _Properties(_PINNED, _FILE, where)
-        ensure_succeeded(
-            driver().cuMemGetAllocationGranularity(ctypes.byref(unit), ctypes.byref(kind), ctypes.c_int(0)), what
-        )
+        _ensure(driver().cuMemGetAllocationGranularity(ctypes.byref(unit), ctypes.byref(kind), ctypes.c_int(0)), what)
         self.size = ctypes.c_size_t(-(-size // unit.value) * unit.value)
         if file is None:
             status = driver().cuMemCreate(ctypes.byref(handle), self.size, ctypes.byref(kind), ctypes.c_uint64(0))
         else:
             status = driver().cuMemImportFromShareableHandle(ctypes.byref(handle), ctypes.c_void_p(file), _FILE)
-        ensure_succeeded(status, what)
+        _ensure(status, what)
         try:
             self.file = self._exported(handle, what) if file is None else file
             self._address = self._mapped(handle, where, what)
@@ -76,20 +85,18 @@ class GpuMemory:
     @staticmethod
     def _exported(handle: ctypes.c_uint64, what: str) -> int:
         found = ctypes.c_int()
-        ensure_succeeded(
-            driver().cuMemExportToShareableHandle(ctypes.byref(found), handle, _FILE, ctypes.c_uint64(0)), what
-        )
+        _ensure(driver().cuMemExportToShareableHandle(ctypes.byref(found), handle, _FILE, ctypes.c_uint64(0)), what)
         os.set_inheritable(found.value, False)
         return found.value
 
     def _mapped(self, handle: ctypes.c_uint64, where: _Location, what: str) -> ctypes.c_uint64:
         address, nothing = ctypes.c_uint64(), ctypes.c_uint64(0)
-        ensure_succeeded(
+        _ensure(
             driver().cuMemAddressReserve(ctypes.byref(address), self.size, ctypes.c_size_t(0), nothing, nothing), what
         )
-        ensure_succeeded(driver().cuMemMap(address, self.size, ctypes.c_size_t(0), handle, nothing), what)
+        _ensure(driver().cuMemMap(address, self.size, ctypes.c_size_t(0), handle, nothing), what)
         access = _Access(where, _BOTH_WAYS)
-        ensure_succeeded(driver().cuMemSetAccess(address, self.size, ctypes.byref(access), ctypes.c_size_t(1)), what)
+        _ensure(driver().cuMemSetAccess(address, self.size, ctypes.byref(access), ctypes.c_size_t(1)), what)
         return address
 
     def part(self, kind: torch.dtype, count: int, offset: int) -> torch.Tensor:

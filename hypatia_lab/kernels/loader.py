@@ -331,8 +331,7 @@ def capability_missing(least: tuple[int, int], *, exactly: bool = False) -> str:
     return f"needs compute capability {wanted}, this is {found[0]}.{found[1]}"
 
 
-def ensure_succeeded(status: int, what: str) -> None:
-    """Raise ``RuntimeError`` with the driver's name for ``status``, of which 0 says that ``what`` went well."""
+def _succeeded(status: int, what: str) -> None:
     if status:
         name = ctypes.c_char_p()
         driver().cuGetErrorName(status, ctypes.byref(name))
@@ -347,11 +346,11 @@ def device_memory(size: int) -> Iterator[int]:
     launch as a whole number. Raises ``RuntimeError`` with the driver's name for what is wrong.
     """
     address = ctypes.c_uint64()
-    ensure_succeeded(driver().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)), f"allocating {size} bytes")
+    _succeeded(driver().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)), f"allocating {size} bytes")
     try:
         yield address.value
     finally:
-        ensure_succeeded(driver().cuMemFree_v2(address), f"freeing {size} bytes")
+        _succeeded(driver().cuMemFree_v2(address), f"freeing {size} bytes")
 
 
 def tensor_map(matrix: torch.Tensor, rows: int, columns: int, *, tf32: bool = False) -> TensorMap:
@@ -395,7 +394,7 @@ def encoded(
         ctypes.c_int(promote_to_256_bytes),
         ctypes.c_int(0),
     )
-    ensure_succeeded(status, f"a tensor map of {height} × {width} {dtype} numbers in boxes of {rows} × {columns}")
+    _succeeded(status, f"a tensor map of {height} × {width} {dtype} numbers in boxes of {rows} × {columns}")
     return found
 
 
@@ -410,11 +409,11 @@ def _allow_shared(kernel: int, shared: int, what: str) -> None:
     if shared <= _allowed.get(kernel, 48 * 1024):
         return
     device, most_dynamic_shared_bytes = ctypes.c_int(), 8
-    ensure_succeeded(driver().cuCtxGetDevice(ctypes.byref(device)), what)
+    _succeeded(driver().cuCtxGetDevice(ctypes.byref(device)), what)
     status = driver().cuKernelSetAttribute(
         ctypes.c_int(most_dynamic_shared_bytes), ctypes.c_int(shared), ctypes.c_void_p(kernel), device
     )
-    ensure_succeeded(status, f"{what} with {shared} bytes of shared memory a block")
+    _succeeded(status, f"{what} with {shared} bytes of shared memory a block")
     _allowed[kernel] = shared
 
 
@@ -511,6 +510,6 @@ def cuda_launcher(
         stream = torch.cuda.current_stream().cuda_stream
         configuration = _Configuration(*extents, shared, stream, attributes, len(attributes))
         status = driver().cuLaunchKernelEx(ctypes.byref(configuration), handle, addresses, None)
-        ensure_succeeded(status, f"launching {instance} with grid {grid} and block {block}")
+        _succeeded(status, f"launching {instance} with grid {grid} and block {block}")
 
     return run
