@@ -165,7 +165,7 @@ def test_a_page_of_present_records_says_nothing(shown):
 def test_a_page_says_once_how_many_of_its_records_are_older_and_marks_their_machines(shown, told, run, words):
     found = [measured("one"), measured("two", told=told, **run), measured("two", "layout", told=told, **run)]
     said, marked = shown(*found)
-    assert said == [f"† Of 3 records behind this page 2 {words}."]
+    assert said == [f"† Of the 3 records behind this page, 2 {words}."]
     assert marked == ["two"]
     # Of another experiment than the page's nothing is said.
     assert shown(*found, experiments=("ceilings",)) == ([], [])

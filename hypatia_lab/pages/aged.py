@@ -45,4 +45,4 @@ def sentence(found: Sequence[str]) -> str:
     none is."""
     counts = Counter(found)
     told = [f"{counts[word]} {word}" for word in (NAMELESS, EARLIER, CHANGED) if counts[word]]
-    return f"{older.MARK} Of {len(found)} records behind this page {formats.listing(told)}." if told else ""
+    return f"{older.MARK} Of the {len(found)} records behind this page, {formats.listing(told)}." if told else ""
