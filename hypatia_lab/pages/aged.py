@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
@@ -40,9 +39,13 @@ def _sources(operation: str, variant: str) -> str:
         return ""
 
 
-def sentence(found: Sequence[str]) -> str:
-    """How many records of a page are older, and how, of which ``found`` has what :func:`how` says of each; empty where
-    none is."""
-    counts = Counter(found)
-    told = [f"{counts[word]} {word}" for word in (NAMELESS, EARLIER, CHANGED) if counts[word]]
-    return f"{older.MARK} Of the {len(found)} records behind this page, {formats.listing(told)}." if told else ""
+def sentence(found: Sequence[tuple[str, str]]) -> str:
+    """Whose records on a page are older, and how; empty where none is.
+
+    ``found`` has of each record its machine, and what :func:`how` says.
+    """
+    told = []
+    for word in (NAMELESS, EARLIER, CHANGED):
+        if machines := dict.fromkeys(f"`{machine}`" for machine, said in found if said == word):
+            told.append(f"records of {formats.listing([*machines])} {word}")
+    return f"{older.MARK} Some {'; some '.join(told)}." if told else ""

@@ -212,7 +212,7 @@ class Evidence:
         from IPython.core.getipython import get_ipython
         from IPython.display import Markdown, display
 
-        if (said := aged.sentence([said for _, said in self._aged])) and get_ipython() is not None:
+        if (said := aged.sentence(self._aged)) and get_ipython() is not None:
             display(Markdown(said))
         return self
 
