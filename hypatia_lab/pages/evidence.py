@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -209,10 +210,11 @@ class Evidence:
 
     def shown(self) -> Evidence:
         """Itself, once its page has said what of it is older than the lab, if anything is."""
-        from IPython.core.getipython import get_ipython
-        from IPython.display import Markdown, display
+        # In a notebook it is there already; judge does without.
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+        if shell() is not None and (said := aged.sentence(self._aged)):
+            from IPython.display import Markdown, display
 
-        if (said := aged.sentence(self._aged)) and get_ipython() is not None:
             display(Markdown(said))
         return self
 
