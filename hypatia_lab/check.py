@@ -47,7 +47,7 @@ SOME = 8
 PIECE = 2**26
 """Numbers that are looked at at once."""
 LARGE = 2**30
-"""Bytes of a GPU from which on nothing is held there that is not needed."""
+"""Bytes from which on nothing is held that is not needed: a GPU has little room beside large answers."""
 POISON = {2: (0x7FFA, 0x7FED), 4: (0x7FFA7FFA, 0x7FEDBEEF), 8: (0x7FFA7FFA7FFA7FFA, 0x7FEDBEEF7FEDBEEF)}
 """Bit patterns (by element size in bytes) of memory that nothing wrote: ours on a GPU, c10's junk on a CPU."""
 
@@ -380,17 +380,20 @@ def _judge(out: object, part: _Part, place: str) -> Check:
     pairs = list(zip(_pieces(out), _pieces(reference), strict=True))
     if any(bool(_invalid(*pair).any()) for pair in pairs):
         return Check(f"NaN: {_region(_invalid(out, reference))} are NaN where the reference is not")
-    norms, largest, bad = [0.0], 0.0, False
+    norms, largest, bad = [0.0], 0.0, 0
     for pair, jump in zip(pairs, _pieces(part.jump.expand(reference.shape)), strict=True):
         difference = _difference(*pair)
         norms.append(float(difference.norm()))
         largest = max(largest, float(difference.max()))
-        bad = bad or bool(part.beyond(difference, jump=jump).any())
+        bad += int(part.beyond(difference, jump=jump).sum())
     error = math.hypot(*norms) / (part.norm or 1.0)
     told = workload.spec.peak_error is not None or bool(workload.spec.accuracy)
     peak = part.peak if told and reference.numel() else None
     if (error <= part.share and not bad) or part.matches_library(out):
         return Check("", error, largest, peak)
+    if reference.nbytes > LARGE:  # of what it looks like more would be held than a GPU has
+        region = f"{bad} of {reference.numel()} elements"
+        return Check(f"wrong values: {_off(part, error, largest)}; {region} are off", error, largest, peak)
     return Check(_diagnose(out, part, error, part.beyond(_difference(out, reference))), error, largest, peak)
 
 
@@ -497,10 +500,11 @@ def _diagnose(out: torch.Tensor, part: _Part, error: float, bad: torch.Tensor) -
             f"low precision, or another formula: error {error:.1e} is the size of {level} rounding, "
             f"not of {workload.dtype}'s (at most {part.share:.1e})"
         )
-    if workload.spec.peak_error is not None:
-        largest = float(_difference(out, reference).max()) / (part.peak or 1.0)
-        return (
-            f"wrong values: off by {largest:.1e} of the peak, at most {part.tolerance:.1e} is right; "
-            f"{_region(bad)} are off"
-        )
-    return f"wrong values: error {error:.1e}, at most {part.share:.1e} is right; {_region(bad)} are off"
+    return f"wrong values: {_off(part, error, float(_difference(out, reference).max()))}; {_region(bad)} are off"
+
+
+def _off(part: _Part, error: float, largest: float) -> str:
+    """How far off a wrong output is, and how far a right one may be."""
+    if part.problem.workload.spec.peak_error is not None:
+        return f"off by {largest / (part.peak or 1.0):.1e} of the peak, at most {part.tolerance:.1e} is right"
+    return f"error {error:.1e}, at most {part.share:.1e} is right"

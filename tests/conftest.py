@@ -84,7 +84,7 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(sessions, "run_session", run_session)
-    monkeypatch.setattr(sessions, "start", lambda *given: SimpleNamespace(end=lambda: None))
+    monkeypatch.setattr(sessions, "start", lambda *given: SimpleNamespace(tell=lambda plan: None, end=lambda: None))
 
 
 @pytest.fixture

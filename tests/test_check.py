@@ -82,6 +82,22 @@ def test_an_answer_is_judged_alike_in_pieces(kernel: planted.Kernel, monkeypatch
             assert (one.max_error, one.peak) == (other.max_error, other.peak)
 
 
+@pytest.mark.parametrize("kernel", planted.KERNELS[:12], ids=name_of)
+def test_of_a_large_answer_it_is_told_how_far_off_it_is(
+    kernel: planted.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it looks like would take more memory than a GPU has left."""
+    problem = Problem(kernel.workload, "cpu")
+    out = kernel.build(problem.inputs)()
+    whole = judge(out, problem)
+    monkeypatch.setattr(checks, "LARGE", 0)
+    found = judge(out, problem)
+    assert found.ok == whole.ok
+    if not whole.ok and found.error is not None:
+        assert found.reason.startswith("wrong values: ")
+        assert "elements are off" in found.reason
+
+
 def test_a_fault_that_shows_only_after_timing_is_caught() -> None:
     problem = Problem(SQUARE, "cpu")
     assert check(lambda: planted.linear_relu(problem.inputs), problem).ok

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,8 +32,10 @@ from hypatia_lab.judged import evidence, gpu_memory, rehearsal, tampering, worke
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Silent
 from hypatia_lab.judged.confine import out_of_memory
 from hypatia_lab.judged.evidence import Seen
+from hypatia_lab.judged.processes import REFEREE
 from hypatia_lab.judged.referee import Referee
 from hypatia_lab.judged.shelf import Shelf, described
+from hypatia_lab.judged.trial import Trial
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.machine import choose_device
 from hypatia_lab.strangers import reader_kernel
@@ -266,6 +269,41 @@ def test_a_gpu_that_is_full_is_told_from_a_system_that_shares_none_of_it(monkeyp
     with pytest.raises(RuntimeError, match=str(status)) as caught:
         Shelf([("x", "float32", [3])], "cuda")
     assert out_of_memory(caught.value) == full
+
+
+def test_what_a_variant_shares_is_let_go_before_the_next_one_is_there():
+    """A GPU's memory is there as long as somebody has its file; large tensors fit for one of them."""
+    there: list[int] = []
+
+    def files(count: int) -> list[int]:
+        for file in there:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(file)
+        there[:] = [os.open(os.devnull, os.O_RDONLY) for _ in range(count)]
+        return list(there)
+
+    class Members(dict[str, Any]):
+        def ask(self, who: str, command: str, **more: Any) -> dict[str, Any]:
+            return {}
+
+        def ask_all(self, names: list[str], *given: Any, **more: Any) -> dict[str, Any]:
+            assert not names
+            return {}
+
+    members = Members()
+    members.members = {REFEREE: SimpleNamespace(channel=SimpleNamespace(files=files))}  # type: ignore[attr-defined]
+    nothing = dict.fromkeys(("started", "tampered", "go_ahead", "ensure_taken", "pace", "begin"), lambda *given: None)
+    probe = SimpleNamespace(free_bytes=lambda: 0.0)
+    coordinator = SimpleNamespace(processes=members, probe=probe, turn=None, number=2, **nothing)
+    data = {"variants": ["eager", "compile", "mine"], "clocks": [], "workload": {}, "budget_s": 1.0}
+    layout = dict.fromkeys(("inputs", "outputs", "place", "lying", "poison"), ()) | {"holds": 1, "judging": 1}
+    trial = Trial(coordinator, 0, data, layout)  # type: ignore[arg-type]
+    for case in trial.cases:
+        case.fail("crashed", "it has died")
+    trial.run()
+    assert len(there) == 2
+    assert files(0) == []
+    trial.close()
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -200,7 +201,7 @@ def test_who_waits_is_given_the_plan_of_its_number_and_only_one(lab, monkeypatch
     asked = []
 
     @contextlib.contextmanager
-    def waiting(modules: Any, environments: Any, log: Path) -> Iterator[list[str]]:
+    def waiting(modules: Any, environments: Any, log: Path, early: Any = ()) -> Iterator[list[str]]:
         asked.append(list(modules))
         yield [f"fresh {number}" for number in range(len(modules))]
 
@@ -210,6 +211,25 @@ def test_who_waits_is_given_the_plan_of_its_number_and_only_one(lab, monkeypatch
     lab.measure(*BOTH)
     assert asked[0] == ["hypatia_lab.bench.cells"]
     assert [told["fresh"] for told in lab.told] == ["fresh 0", None]
+
+
+def test_who_was_started_early_measures_first_what_is_guarded(lab, monkeypatch):
+    made = []
+
+    def start(module: str, *given: Any) -> Any:
+        event = SimpleNamespace(wait=lambda *limit: True)
+        made.append(SimpleNamespace(module=module, up=event, ready=event, tell=lambda plan: None, end=lambda: None))
+        return made[-1]
+
+    monkeypatch.setattr(sessions, "start", start)
+    monkeypatch.setattr(sessions, "room", lambda wanted: wanted)
+    monkeypatch.setattr(machine.Probe, "free_bytes", lambda self: 2.0**50)
+    early = [start("early"), start("early")]
+    lab.measure(processes=3, source=STRANGER, early=early)
+    assert [told["fresh"].module for told in lab.told[:3]] == ["early", "early", sessions.MEASURING[True]]
+    lab.told.clear()
+    lab.measure(processes=3, overwrite=True, early=early)
+    assert {told["fresh"].module for told in lab.told} == {sessions.MEASURING[False]}
 
 
 def test_the_time_limit_reaches_the_processes(lab):

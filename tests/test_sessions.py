@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from hypatia_lab import machine
@@ -242,10 +244,9 @@ def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path, session):
     assert gone(child)
 
 
-def test_room_to_wait_is_a_share_of_cores_and_memory(monkeypatch):
-    monkeypatch.setattr(machine, "cores", lambda: 16)
+@pytest.mark.parametrize(("cores", "free_gib", "room"), [(16, 3.5, 3), (4, 100, 5), (4, 1.5, 0), (2, 100, 0)])
+def test_as_many_get_ready_side_by_side_as_memory_lets_where_there_are_cores(monkeypatch, cores, free_gib, room):
+    monkeypatch.setattr(machine, "cores", lambda: cores)
     monkeypatch.setattr(machine, "gpus", lambda: 2)
-    assert sessions.room(3) == min(3, sessions.room(100))
-    assert 0 <= sessions.room(100) <= 4
-    monkeypatch.setattr(machine, "cores", lambda: 2)
-    assert sessions.room(100) == 0
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free_gib * 2**30))
+    assert sessions.room(5) == room

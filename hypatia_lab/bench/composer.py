@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import machine, records, results
-from hypatia_lab.bench import details, joining, kept_records, scheduling, source_tree, sources
+from hypatia_lab.bench import details, joining, kept_records, scheduling, sessions, source_tree, sources
 from hypatia_lab.bench.campaign import Campaign
 from hypatia_lab.bench.parts import Parts
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
@@ -61,6 +61,7 @@ def measure(
     overwrite: bool = False,
     progress: bool = True,
     silence_s: float = SILENCE_S,
+    early: Sequence[sessions.Fresh] = (),
 ) -> records.Record:
     """Measure ``experiment``, by name or of a reader's own, and leave its record under ``root``; returns the record.
 
@@ -68,7 +69,8 @@ def measure(
     measured and added to it. An interrupted measurement goes on where it stopped. The machine's ceilings are measured
     first where there are none, and once more where the baseline beats them. Processes are added to the preset's until
     every ratio is known well enough or their time is spent (:mod:`hypatia_lab.bench.scheduling`). A variant that says
-    nothing for ``silence_s`` seconds is taken to hang. Raises :class:`BenchError`, :class:`records.RecordError`,
+    nothing for ``silence_s`` seconds is taken to hang. ``early`` are measuring processes of a guarded experiment that
+    import what they need already, or have. Raises :class:`BenchError`, :class:`records.RecordError`,
     :class:`machine.MachineError` or :class:`hypatia_lab.bench.sessions.SessionError`.
     """
     spec = _known(experiment)
@@ -91,6 +93,7 @@ def measure(
             return kept
     with records.held(folder):
         how: dict[str, Any] = {"preset": preset, "device": device, "silence_s": silence_s, "progress": progress}
+        how["early"] = list(early)
         if not _kept_apart(spec):
             _ensure_ceilings(spec, groups, folder, how)
         path = _measure(spec, groups, asked, folder, kept, how)

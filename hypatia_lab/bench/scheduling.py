@@ -43,7 +43,8 @@ def run_processes(
     """
     preset, quiet = how["preset"], not how["progress"]
     guarded = spec.source is not None and spec.source.guarded
-    module = f"hypatia_lab.{'judged.coordinator' if guarded else 'bench.cells'}"
+    module = sessions.MEASURING[guarded]
+    early: list[sessions.Fresh] = how["early"] if guarded else []
     least = spec.processes or max(PROCESSES[preset], spec.least if preset != "quick" else 0)
     most = spec.processes or max(least, MOST[preset])
     if spec.within_s:
@@ -57,7 +58,7 @@ def run_processes(
     together = True
     with Countdown(spec.name, sum(map(len, due.values())), quiet) as bar:
         while due:
-            with _waiting(due if together else {}, parts, module, how["device"]) as fresh:
+            with _waiting(due if together else {}, parts, module, how["device"], early) as fresh:
                 if guarded and fresh:
                     with bar.doing("getting ready"):
                         _get_ready(fresh, due, parts, work, max(group.workload.traffic for group in groups))
@@ -160,17 +161,24 @@ def _still(group: Group, number: int) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _waiting(
-    due: dict[int, dict[int, dict[str, Any]]], parts: Parts, module: str, device: str
+    due: dict[int, dict[int, dict[str, Any]]],
+    parts: Parts,
+    module: str,
+    device: str,
+    early: list[sessions.Fresh],
 ) -> Iterator[dict[int, sessions.Fresh]]:
-    """Processes of ``module`` that wait for their plans, by number: for those of ``due`` that are not done."""
+    """Processes of ``module`` that wait for their plans, by number: for those of ``due`` that are not done.
+
+    Those that were started ``early`` are taken first.
+    """
     numbers = [n for n, plans in due.items() if not {row["group"] for row in parts.load(n)[0]}.issuperset(plans)]
     numbers = numbers[: sessions.room(len(numbers))]
+    there, early[:] = early[: len(numbers)], early[len(numbers) :]
+    others = numbers[len(there) :]
     with contextlib.ExitStack() as stack:
-        environments = [stack.enter_context(_caches(parts.folder, _tuned(due[number], device))) for number in numbers]
-        log = parts.folder / "log.txt"
-        yield dict(
-            zip(numbers, stack.enter_context(sessions.waiting([module] * len(numbers), environments, log)), strict=True)
-        )
+        environments = [stack.enter_context(_caches(parts.folder, _tuned(due[number], device))) for number in others]
+        waiting = sessions.waiting([module] * len(others), environments, parts.folder / "log.txt", there)
+        yield dict(zip(numbers, stack.enter_context(waiting), strict=True))
 
 
 def _one_process(

@@ -31,7 +31,9 @@ from hypatia_lab.bench import bytecode
 Event = dict[str, Any]
 
 LEAVE_S = 30.0
-"""A process that has no more to say may take so long to end."""
+"""A process whose pipe is closed may take so long to end."""
+MEASURING = {False: "hypatia_lab.bench.cells", True: "hypatia_lab.judged.coordinator"}
+"""The module of a measuring process, by whether it is guarded against what it measures."""
 START_S = 60.0
 """And so long to import what it needs, whatever silence is allowed once it has begun."""
 WAITING_GIB = 1.0
@@ -142,33 +144,45 @@ def start(module: str, log: Path, env: Mapping[str, str] | None = None) -> Fresh
 
 
 def room(wanted: int) -> int:
-    """How many of ``wanted`` processes can wait at once: two cores for each, of a GPU's share, and memory; or none.
-
-    Fewer than two would save no time.
+    """How many of ``wanted`` processes can get ready side by side: as memory lets them, where a GPU's share of the
+    cores is two at least; or none. Fewer than two would save no time.
     """
     import psutil
 
     memory = psutil.virtual_memory().available / 2**30
-    found = min(wanted, machine.cores() // machine.gpus() // 2, int(memory / WAITING_GIB))
-    return found if found > 1 else 0
+    found = min(wanted, int(memory / WAITING_GIB))
+    return found if found > 1 and machine.cores() // machine.gpus() > 1 else 0
 
 
 @contextlib.contextmanager
-def waiting(modules: Sequence[str], environments: Sequence[Mapping[str, str]], log: Path) -> Iterator[list[Fresh]]:
-    """Processes that wait for their plans, one of each of ``modules`` with its environment: see :func:`start`.
+def started(modules: Sequence[str], environments: Sequence[Mapping[str, str]], log: Path) -> Iterator[list[Fresh]]:
+    """Processes that import what they need, one of each of ``modules`` with its environment: see :func:`start`.
 
-    They have imported what they need, so nobody computes beside what is measured. Those that are left are ended.
+    Those that are left are ended.
     """
     found: list[Fresh] = []
     try:
         for module, env in zip(modules, environments, strict=True):
             found.append(start(module, log, env))
-        for one in found:
-            one.up.wait(LEAVE_S)
         yield found
     finally:
         for one in found:
             one.end()
+
+
+@contextlib.contextmanager
+def waiting(
+    modules: Sequence[str], environments: Sequence[Mapping[str, str]], log: Path, early: Sequence[Fresh] = ()
+) -> Iterator[list[Fresh]]:
+    """Processes that wait for their plans: those :func:`started` ``early``, and then one of each of ``modules``.
+
+    They have imported what they need, so nobody computes beside what is measured.
+    """
+    with started(modules, environments, log) as others:
+        found = [*early, *others]
+        for one in found:
+            one.up.wait(LEAVE_S)
+        yield found
 
 
 def run_session(
@@ -184,9 +198,10 @@ def run_session(
     """Run one fresh process over ``plan`` and hand each of its events but ``end`` to ``on_event``.
 
     Returns None when the child finished, else the :class:`Casualty` that ended it. A child has finished when it said
-    ``end``, or left with exit status 0. ``silence_s`` is the longest it may go without an event; ``env`` adds to its
-    environment. Its own output goes to ``log``. The plan gets ``spawned``: the monotonic clock (s) just before the
-    process was made. ``fresh`` is one of ``module`` that waits already. Raises :class:`SessionError` when the child
+    ``end``, upon which it is ended, or left with exit status 0. ``silence_s`` is the longest it may go without an
+    event; ``env`` adds to its environment. Its own output goes to ``log``. The plan gets ``spawned``: the monotonic
+    clock (s) just before the process was made. ``fresh`` is one of ``module`` that waits already. Raises
+    :class:`SessionError` when the child
     fails before it began anything; on an interrupt the child is killed and the interrupt passes on.
     """
     child = fresh or start(module, log, env)
@@ -207,6 +222,8 @@ def run_session(
 
 def _ending(child: subprocess.Popen[bytes], last: str, silence_s: float) -> tuple[str, str]:
     """Status and reason of how ``child`` ended, after what came ``last`` of it; no reason where all is well."""
+    if last == "end":
+        return "ok", ""
     if last == "garbled":
         return "crashed", "what the process said is no event"
     if last == "silent":
@@ -215,7 +232,7 @@ def _ending(child: subprocess.Popen[bytes], last: str, silence_s: float) -> tupl
         code = child.wait(timeout=LEAVE_S)
     except subprocess.TimeoutExpired:  # a thread of it goes on, say
         code = None
-    if last == "end" or code == 0:
+    if code == 0:
         return "ok", ""
     if code is None:
         return "timeout", f"the process said no more, and had not ended {LEAVE_S:.0f} s later"

@@ -8,20 +8,29 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hypatia_lab import claims as ledger
 from hypatia_lab import paths, records, variants
+from hypatia_lab.bench import sessions
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.reading import told_claims
 from hypatia_lab.cli.terminal import show, table, wrap
+from hypatia_lab.judged import reading
 from hypatia_lab.messages import unknown
 from hypatia_lab.tables import claims as claim_tables
+
+if TYPE_CHECKING:
+    from hypatia_lab.experiments import Experiment
+    from hypatia_lab.strangers.reader_kernel import Own
+
+EARLY = 5
+"""So many processes measure at least."""
 
 
 def _number(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
@@ -181,54 +190,33 @@ def judge(
     claimed = told_claims([claims_file] if claims_file else [])
     folder = (output or Path(f"{file.stem}_book")).resolve()
     own_book.ensure_ours(folder)
-    from hypatia_lab.bench import sessions
-
     kind, problem = task or ("", None)
-    left_out: list[str] = []
-    with ExitStack() as reading:
-        scratch = Path(reading.enter_context(tempfile.TemporaryDirectory()))
-        log = scratch / "log.txt"
-        # It imports what it needs while this process does.
-        reader = sessions.start("hypatia_lab.judged.rehearsal", log, sessions.scratch(scratch))
-        reading.callback(reader.end)
+    asked: dict[str, Any] = {"problem": problem, "kind": kind, "shapes": sizes, "dtypes": kinds}
+    with tempfile.TemporaryDirectory() as scratch, _processes(file, asked, Path(scratch, "log.txt")) as (reader, early):
         from hypatia_lab.bench import composer
         from hypatia_lab.cli.claim_names import ensure_named
         from hypatia_lab.cli.results import cell_lines
-        from hypatia_lab.judged import gate, rehearsal
+        from hypatia_lab.judged import gate
         from hypatia_lab.machine import choose_device, default_name
-        from hypatia_lab.strangers import reader_kernel
-        from hypatia_lab.strangers.tasks import FORMATS
 
-        place, form = choose_device(device), FORMATS.get(kind)
+        place = choose_device(device)
         with _refusals(file, problem, as_json=as_json):
-            if form and problem:
-                file = form.located(file)
-                form.digest(file, problem)  # before anything is read
-                left_out = form.left_out(problem)
-            else:
-                reader_kernel.digest(file)
-            asked = {"problem": problem, "kind": kind, "shapes": sizes, "dtypes": kinds}
-            found = rehearsal.rehearse(file, log, time_limit, **asked, fresh=reader)
-    if form and problem:
-        text, experiment = form.text(file), form.experiment(file, problem, found)
-        click.echo(f"{found.name}: {found.summary}", err=True)
-        for one in left_out:
-            click.echo(f"left out: {one}", err=True)
-    else:
-        text, experiment = reader_kernel.text(file), reader_kernel.experiment(file, found)
-    ensure_named(claimed, str(claims_file), experiment=found.name)
-    peer = against or variants.baseline(found.name)
-    gate.ensure_named(peer, variants.variants(found.name), found.name)
-    name = named or default_name(place)
-    records.ensure_writable(folder)
-    own_book.begin(folder, looks=not no_page)
-    if not no_page and (told := paths.lacking("the chapter", "run", *RUN)):
-        click.echo(f"{told}; all else is done without it", err=True)
-    click.echo(f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True)
-    root = folder / "book" / "records"
-    how: dict[str, Any] = {"preset": preset, "device": place, "machine_name": name, "root": root}
-    with _refusals(file, problem, as_json=as_json):
-        composer.measure(experiment, **how, overwrite=overwrite, silence_s=time_limit)
+            text, experiment, found, left_out = _read(file, asked, time_limit, reader, Path(scratch, "log.txt"))
+        ensure_named(claimed, str(claims_file), experiment=found.name)
+        peer = against or variants.baseline(found.name)
+        gate.ensure_named(peer, variants.variants(found.name), found.name)
+        name = named or default_name(place)
+        records.ensure_writable(folder)
+        own_book.begin(folder, looks=not no_page)
+        if not no_page and (told := paths.lacking("the chapter", "run", *RUN)):
+            click.echo(f"{told}; all else is done without it", err=True)
+        click.echo(
+            f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True
+        )
+        root = folder / "book" / "records"
+        how: dict[str, Any] = {"preset": preset, "device": place, "machine_name": name, "root": root}
+        with _refusals(file, problem, as_json=as_json):
+            composer.measure(experiment, **how, overwrite=overwrite, silence_s=time_limit, early=early)
     data = own_kernel.read(root, found.name, name)
     rows = data.select(machine=name, experiment=found.name)
     rulings = gate.rulings(rows, data.primary(name), peer, fail_below)
@@ -260,6 +248,41 @@ def judge(
             click.echo(f"hypatia-lab: {one.message}{'' if one in stopped else ' (let through)'}", err=True)
     if stopped or (left_out and fail_below is not None):
         sys.exit(1)
+
+
+@contextmanager
+def _processes(file: Path, asked: dict[str, Any], log: Path) -> Iterator[tuple[sessions.Fresh, list[sessions.Fresh]]]:
+    """The process that reads ``file``, and some that will measure, where a machine has cores for them: they import what
+    they need while this one does."""
+    count = sessions.room(EARLY)
+    modules = [reading.MODULE, *[sessions.MEASURING[True]] * count]
+    with sessions.started(modules, [sessions.scratch(log.parent), *[{}] * count], log) as (reader, *early):
+        reader.tell(reading.plan(file, **asked))
+        yield reader, early
+
+
+def _read(
+    file: Path, asked: dict[str, Any], time_limit: float, reader: sessions.Fresh, log: Path
+) -> tuple[str, Experiment, Own, list[str]]:
+    """The text of ``file``, what measures it, what it declares, and a line for each workload that is left out."""
+    from hypatia_lab.judged import rehearsal
+    from hypatia_lab.strangers import reader_kernel
+    from hypatia_lab.strangers.tasks import FORMATS
+
+    form, problem, left_out = FORMATS.get(asked["kind"]), asked["problem"], list[str]()
+    if form:
+        file = form.located(file)
+        form.digest(file, problem)  # before it is said what is amiss in it
+        left_out = form.left_out(problem)
+    else:
+        reader_kernel.digest(file)
+    found = rehearsal.rehearse(file, log, time_limit, **asked, fresh=reader)
+    if not form:
+        return reader_kernel.text(file), reader_kernel.experiment(file, found), found, left_out
+    click.echo(f"{found.name}: {found.summary}", err=True)
+    for one in left_out:
+        click.echo(f"left out: {one}", err=True)
+    return form.text(file), form.experiment(file, problem, found), found, left_out
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from hypatia_lab.bench.cells import Case, Session, serve
@@ -19,6 +20,10 @@ class Coordinator(Session):
     """Of variants that are not trusted: each has a process of its own, and the referee who knows the answer another."""
 
     def __init__(self, plan: dict[str, Any], emit: Callable[..., None]) -> None:
+        # It may have been made before there was a folder for what it prints.
+        with open(Path(plan["folder"]) / "log.txt", "ab") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
         super().__init__(plan, emit)
         self.number: int = plan["number"]
         self.processes = Processes(plan, lambda: emit("alive"))

@@ -20,6 +20,7 @@ from typing import Any
 
 from hypatia_lab.bench import sessions
 from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.judged import reading
 from hypatia_lab.judged.confine import confine
 from hypatia_lab.strangers.reader_kernel import BASELINES, NAME, Own, OwnError, amounts, ensure_fitting, load
 from hypatia_lab.variants import ORIGINS, registered, variant, variants
@@ -53,8 +54,8 @@ def rehearse(
     ``shapes`` and ``dtypes`` are to be measured instead of the file's own, unless they are empty. With ``problem``, the
     file is a candidate for that one, of the format ``kind`` (:mod:`hypatia_lab.strangers.tasks`), which alone says what
     is declared.
-    ``log`` gets what the process printed; ``silence_s`` is the longest (s) that it may say nothing. ``fresh`` is one of
-    this module that waits already, with :func:`sessions.scratch` in its environment.
+    ``log`` gets what the process printed; ``silence_s`` is the longest (s) that it may say nothing. ``fresh`` is one
+    that was told the same already (:func:`hypatia_lab.judged.reading.plan`).
 
     Raises :class:`OwnError` with the reason when the file is refused there, kills the process or has it hang, for a
     shape or dtype that the operation does not have, and for what :func:`adopt` does not take.
@@ -68,8 +69,7 @@ def rehearse(
         elif event["event"] == "declared":
             told.append(event.get("operation"))
 
-    plan = {"path": str(path.resolve()), "problem": str(problem.resolve()) if problem else "", "kind": kind}
-    plan |= {"shapes": list(shapes), "dtypes": list(dtypes)}
+    plan = reading.plan(path, problem, kind, shapes, dtypes)
     how: dict[str, Any] = {"fresh": fresh} if fresh else {"env": sessions.scratch(log.parent)}
     casualty = sessions.run_session(__name__, plan, log, on_event=on_event, silence_s=silence_s, **how)
     if refused:
@@ -127,6 +127,7 @@ def main() -> None:
             from hypatia_lab.strangers.tasks import FORMATS
 
             form, problem = FORMATS[plan["kind"]], Path(plan["problem"])
+            path = form.located(path)
             own = form.load(path, problem, candidate=False)
             emit("declared", operation=describe(path, own))
             form.tried(path, problem)

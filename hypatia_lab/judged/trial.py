@@ -55,6 +55,11 @@ class Contender(Case):
     threads: list[int] = field(default_factory=list)
     seen: dict[str, evidence.Seen] = field(default_factory=dict)
 
+    def let_go(self) -> None:
+        """Let go of what it shares: memory of a GPU is there as long as somebody has its file."""
+        while self.files:
+            os.close(self.files.pop())
+
     @property
     def judged(self) -> bool:
         """Whether it is the file's, and no baseline."""
@@ -113,8 +118,7 @@ class Trial:
         """Let go of all that is shared."""
         for case in self.cases:
             case.written.close()
-            for file in case.files:
-                os.close(file)
+            case.let_go()
 
     def _going(self, cases: Sequence[Contender] | None = None) -> list[Contender]:
         return [case for case in (self.there if cases is None else cases) if case.status == "ok"]
@@ -167,10 +171,8 @@ class Trial:
         """End the process of ``case``, and with it all that it holds of the GPU."""
         if case.name in self.processes:
             self.processes.end(case.name)
+        case.let_go()
         self._ask("let_go", worker=case.name)
-
-    def _draw(self) -> None:
-        self._ask("draw")
 
     def _fill(self, *cases: Contender) -> None:
         """Put what was drawn last where ``cases`` take it from."""
@@ -238,7 +240,7 @@ class Trial:
         """Two draws, of which each answer is judged."""
 
         for _ in range(2):
-            self._draw()
+            self._ask("draw")
             self._fill(*self._going())
             found = self._all("call", "in its first calls", {}, poison=self.layout["poison"])
             for case in self._going():
@@ -300,7 +302,7 @@ class Trial:
                 break
             shuffle(order)
             for half in (order, order[::-1]):
-                self._draw()
+                self._ask("draw")
                 # Nobody can know which calls are looked at before they are made.
                 looks = not judging or (judging < JUDGED_S * budget_s and secrets.randbelow(2) == 0)
                 for case in self._going(half):
@@ -396,7 +398,7 @@ class Trial:
             if case.status == "ok" and not (verdict := self._judge(case, looks)).ok:
                 case.fail("wrong", f"after timing: {verdict.reason}")
 
-        self._draw()
+        self._ask("draw")
         for case in self._going():
             self._one(case, again)
         if self.number == AFTER:
@@ -404,7 +406,7 @@ class Trial:
         self._hold_memory()  # first of all: who gives an input back as it is has nothing to remember
         if self.there is self.cases:  # else when all were there
             self._weigh()  # now, for who goes on computing holds up the marks, and is told why
-        self._draw()
+        self._ask("draw")
         for case in self._going():
             if case.judged:
                 self._one(case, self._amid)
