@@ -240,6 +240,21 @@ def test_times_accuse_nobody_in_one_process_of_three_and_do_in_two():
         assert cell(*rows)["status"] == "cheated"
 
 
+@pytest.mark.parametrize(
+    ("half", "by_chance", "pairs", "status"),
+    [(3, 0, 10, "cheated"), (2, 0, 10, "cheated"), (2, 1, 10, "ok"), (1, 0, 10, "ok"), (2, 0, 5, "ok")],
+)
+def test_who_remembers_now_and_then_is_caught_by_what_all_processes_saw(half, by_chance, pairs, status):
+    right = answer(0, "epilogue", "hot")
+    seen = {"half": half, "pairs": pairs}
+    rows = [right | {"evidence": seen | {"by_chance": by_chance if number else 0}} for number in range(3)]
+    found = joining.cell(group(names=("eager", "epilogue")), "epilogue", "hot", [[row] for row in rows], 0, {})
+    assert found["status"] == status
+    assert bool(found["medians_us"]) is (status == "ok")
+    expected = {"half": 3 * half, "by_chance": 0, "pairs": 3 * pairs} if status == "cheated" else None
+    assert found.get("evidence") == expected
+
+
 def test_a_log_has_a_line_now_and_then_and_no_countdown(capsys, monkeypatch):
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     monkeypatch.setattr(progress, "EVERY_S", 0.0)

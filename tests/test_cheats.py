@@ -15,7 +15,7 @@ import torch
 from cheats.catalogue import MEMORY, REFUSED, REPLACED, WRONG, Cheat, catalogue
 
 from hypatia_lab import machine
-from hypatia_lab.bench import sessions
+from hypatia_lab.bench import joining, sessions
 from hypatia_lab.experiments import PROCESSES, Source
 from hypatia_lab.strangers import kernelbench, reader_kernel, sol_execbench
 
@@ -27,7 +27,7 @@ CLOCKS = {"cpu": ["hot"], "cuda": ["graph", "wall"]}[DEVICE]
 SIZE = {"cpu": 256, "cuda": 2048}[DEVICE]
 """Some work for the device."""
 CHEATS = [one for one in catalogue().values() if one.device in ("", DEVICE)]
-TOGETHER = [one for one in CHEATS if one.acts != "imported"]
+TOGETHER = [one for one in CHEATS if one.acts not in ("imported", "by lot")]
 AT_ONCE = {"cpu": 200, "cuda": 12}[DEVICE]
 """So many cheats in one process of a measurement, each with two more; on a GPU each has a context of its own."""
 USUAL = "hypatia_lab.judged.coordinator"
@@ -161,6 +161,15 @@ def test_a_cheat_that_escapes(cheat, tmp_path):
     rows = planted(with_twins([cheat]), tmp_path)
     assert not accused(rows)
     assert not missed([cheat], rows)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("cheat", [one for one in CHEATS if one.acts == "by lot"], ids=lambda one: one.name)
+def test_who_cheats_by_lot_is_caught_over_five_processes(cheat, tmp_path):
+    rows = [planted(with_twins([cheat]), tmp_path, number) for number in range(PROCESSES["quick"])]
+    assert not [told for one in rows for told in accused(one)]
+    assert cheat.named in joining.by_lot([one[cheat.name] for one in rows])[0]
+    assert not joining.by_lot([one[f"{cheat.name}_twin"] for one in rows])[0]
 
 
 def held(caught: bool, rows: dict[str, Row]) -> None:

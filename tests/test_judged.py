@@ -85,6 +85,18 @@ def test_each_trick_is_named(changed, named):
         assert named in accused(seen(1e-3, samples=4, **changed), seen(1e-3, samples=4))
 
 
+def test_calls_that_took_less_than_half_are_counted_beside_those_that_do_by_chance():
+    own, usual = seen(1e-3), seen(1e-3)
+    for number in range(0, 20, 3):
+        own.again_s[number] /= 10
+    assert evidence.halved(own, usual) == {"half": 7, "by_chance": 0, "pairs": 20}
+    usual.new_s[1] *= 10
+    assert evidence.halved(own, usual)["by_chance"] == 1
+    own.again_s[1] *= 10
+    own.again_s[2] *= 10
+    assert evidence.halved(own, usual) == {"half": 7, "by_chance": 2, "pairs": 20}
+
+
 def test_what_another_baseline_takes_between_calls_is_usual():
     own, eager = seen(1e-3, aside_s=4e-3), seen(1e-3)
     assert "between calls" in evidence.aside(own, eager, [eager])[0]

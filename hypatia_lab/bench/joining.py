@@ -11,6 +11,10 @@ from hypatia_lab import intervals, records, results, variants
 from hypatia_lab.bench import details
 from hypatia_lab.experiments import Group
 
+PAIRS, OFTEN, BEYOND = 20, 0.2, 4
+"""A call and the same once more, so often at least; such a share of them, and so many times what chance makes, are of
+one that remembers answers now and then."""
+
 Rows = list[dict[str, Any]]
 """What one process told: a row a group, variant and clock (:func:`hypatia_lab.bench.cells.row`)."""
 
@@ -50,7 +54,9 @@ def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index:
     one = variants.find(workload.operation, name)
     samples = [sample for row in there for sample in row["samples_us"]]
     each = max(1, records.MAX_SAMPLES // len(per_process))
-    timed = word != "none" and worst["status"] == "ok"
+    lot, counts = by_lot(there) if worst["status"] == "ok" else ("", worst.get("evidence", {}))
+    status = "cheated" if lot else worst["status"]
+    timed = word != "none" and status == "ok"
     found = {
         "kind": "cell",
         **asdict(workload),
@@ -59,8 +65,8 @@ def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index:
         "variant": name,
         "origin": one.origin,
         "baseline": one.name if name.endswith(variants.AGAIN) else variants.baseline(workload.operation),
-        "status": worst["status"],
-        "reason": worst["reason"] or doubted,
+        "status": status,
+        "reason": lot or worst["reason"] or doubted,
         "error": _largest(row["error"] for row in there),
         "max_error": _largest(row["max_error"] for row in there),
         "flops": workload.flops,
@@ -77,8 +83,8 @@ def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index:
         "splits": list(one.splits) if one.splits else None,
         "operator": one.operator,
     }
-    if seen := worst.get("evidence"):
-        found["evidence"] = {name: _round(value) for name, value in seen.items()}
+    if counts:
+        found["evidence"] = {name: _round(value) for name, value in counts.items()}
     if beside := largest([row.get("beside", {}) for row in there]):
         found["beside"] = {name: _round(value) for name, value in beside.items()}
     if peaks := [row["peak"] for row in there if row.get("peak") is not None]:
@@ -118,6 +124,17 @@ def _borne_out(mine: list[dict[str, Any] | None]) -> tuple[list[dict[str, Any] |
     (alone,) = (row for row, accuses in zip(mine, by_times, strict=True) if row and accuses)
     told = f"left out is one process, in which alone {alone['reason']}"
     return [None if row is alone else row for row in mine], told
+
+
+def by_lot(rows: Rows) -> tuple[str, dict[str, int]]:
+    """What is said of one of whom ``rows``, all of them right, tell that calls on known inputs often take less than
+    half of what they take on new ones, and of nobody else; empty where they do not, with the numbers behind it."""
+    counted = [row["evidence"] for row in rows if "half" in row.get("evidence", {})]
+    half, by_chance, pairs = (sum(one[name] for one in counted) for name in ("half", "by_chance", "pairs"))
+    if pairs < PAIRS or half < OFTEN * pairs or half <= BEYOND * by_chance:
+        return "", {}
+    told = f"it remembers answers now and then: of {pairs} calls once more {half} took less than half"
+    return told, {"half": half, "by_chance": by_chance, "pairs": pairs}
 
 
 def _round(value: float | None) -> float | None:

@@ -81,6 +81,20 @@ def memory(seen: Seen, usual: Seen) -> Finding:
     return f"it remembers answers: {_ms(new)} on new inputs, {_ms(again)} on the same once more", numbers
 
 
+def halved(seen: Seen, usual: Seen) -> dict[str, Any]:
+    """How many calls once more, of so many ``pairs``, took less than ``half`` of what they took on new inputs; and how
+    many do ``by_chance``, the other way round or with the baseline.
+
+    One process has too few for a verdict: see :func:`hypatia_lab.bench.joining.cell`.
+    """
+
+    def count(first: Sequence[float], then: Sequence[float]) -> int:
+        return sum(one > 2 * other for one, other in zip(first, then, strict=True))
+
+    by_chance = max(count(seen.again_s, seen.new_s), count(usual.new_s, usual.again_s))
+    return {"half": count(seen.new_s, seen.again_s), "by_chance": by_chance, "pairs": len(seen.new_s)}
+
+
 def bursts(seen: Seen, usual: Seen) -> Finding:
     """Whether calls among others take what one alone does; whoever goes without a rest is a little faster."""
     if min(len(seen.told_s), len(usual.told_s)) < FEWEST:

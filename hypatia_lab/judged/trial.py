@@ -387,6 +387,9 @@ class Trial:
                         told, numbers = test(case.seen[word], usual)
                         if told:
                             case.fail("cheated", told, numbers)
+                    if case.status == "ok":
+                        for name, count in evidence.halved(case.seen[word], usual).items():
+                            case.evidence[name] = case.evidence.get(name, 0) + count
 
     # ------------------------------------------------------------ afterwards
 

@@ -36,8 +36,9 @@ HOT = {"cpu": "hot", "cuda": "wall"}
 class Cheat:
     """``statuses`` count as caught, with a reason that has ``named`` (a regular expression) in it.
 
-    ``acts``: when it is built, in each call, or when it is imported. ``escapes``: why this one is not caught, where it
-    is not. ``device``: where alone it can act; everywhere if it is empty.
+    ``acts``: when it is built, in each call, when it is imported, or by lot, which one process alone may not show.
+    ``escapes``: why this one is not caught, where it is not. ``device``: where alone it can act; everywhere if it is
+    empty.
     """
 
     act: Callable[..., Any]

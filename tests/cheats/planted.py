@@ -39,7 +39,7 @@ def plant(name):
     @variant("planted", name, origin="own")
     def build(workload, inputs):
         """Planted."""
-        run = one.act(**inputs, honest=honest) if one.acts == "built" else None
+        run = one.act(**inputs, honest=honest) if one.acts in ("built", "by lot") else None
         return run or functools.partial(each if one.acts == "each" else kernel, **inputs)
 
 

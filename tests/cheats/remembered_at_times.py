@@ -1,5 +1,6 @@
 """Answers that are remembered where nobody seems to look: late, without a pause, or by the caller's name."""
 
+import random
 import sys
 import time
 
@@ -20,6 +21,19 @@ def after_several_calls(x, weight, honest):
         known["seen"] += 1
         if honest or known["seen"] < 4:
             known["out"] = answer(x, weight)
+        return known["out"]
+
+    return run
+
+
+@cheat(MEMORY, acts="by lot")
+def a_third_by_lot(x, weight, honest):
+    known = {"key": None, "out": None}
+
+    def run():
+        key, drawn = x[1, 1].item(), random.random() < 1 / 3
+        if honest or key != known["key"] or not drawn:
+            known.update(key=key, out=answer(x, weight))
         return known["out"]
 
     return run
