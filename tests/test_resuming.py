@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib
 import os
 import signal
+import time
 from typing import Any
 from unittest.mock import Mock
 
@@ -33,6 +35,38 @@ def test_a_measurement_that_is_asked_to_end_says_what_is_kept(number, capsys):
     assert ended.value.code == 128 + number
     assert "is kept" in capsys.readouterr().err
     assert signal.getsignal(number) is (given if number == signal.SIGINT else before)
+
+
+def test_an_interrupt_that_an_import_swallows_comes_again(tmp_path, monkeypatch):
+    swallows = "import signal, time\ntry:\n    signal.raise_signal(signal.SIGTERM)\nexcept BaseException:\n    pass\n"
+    (tmp_path / "swallows.py").write_text(swallows + "time.sleep(60)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(execution.Stopped), execution.stoppable():
+        importlib.import_module("swallows")
+
+
+def test_what_is_put_in_order_after_an_interrupt_is_not_interrupted(tmp_path, monkeypatch):
+    (tmp_path / "interrupted.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = []
+
+    def work() -> None:
+        try:
+            importlib.import_module("interrupted")
+        finally:
+            time.sleep(3 * execution.AGAIN_S)
+            done.append("in order")
+
+    with pytest.raises(execution.Stopped), execution.stoppable():
+        work()
+    assert done == ["in order"]
+
+
+def test_who_is_to_outlive_its_terminal_does():
+    given = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with execution.stoppable():
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.signal(signal.SIGHUP, given) == signal.SIG_IGN
 
 
 # ---------------------------------------------------------------- a record that is there

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -99,6 +100,10 @@ def build_own(folder: Path, page: Path, quiet: bool) -> None:
     say(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html', say=say)}")
 
 
+AGAIN_S = 0.2
+"""An interrupt that has come amid an import comes again so much later."""
+
+
 class Stopped(KeyboardInterrupt):
     """A command that the signal ``number`` ends, as Ctrl-C would."""
 
@@ -109,18 +114,47 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Within, a signal that asks this process to end, or says that its terminal is gone, interrupts as Ctrl-C does."""
+    """Within, a signal that asks this process to end, or says that its terminal is gone, interrupts as Ctrl-C does.
 
-    def stop(number: int, frame: object) -> None:
+    PyTorch goes on without what it could not import: an interrupt amid an import comes again until it is heeded.
+    """
+    again, timers = threading.Event(), list[threading.Timer]()
+
+    def come_again(number: int) -> None:
+        again.set()
+        os.kill(os.getpid(), number)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        by_itself = again.is_set()
+        again.clear()
+        if by_itself and _ending():
+            return
+        while frame and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        if frame:
+            timers.append(threading.Timer(AGAIN_S, come_again, (number,)))
+            timers[-1].start()
         raise Stopped(number)
 
-    asked = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.signal(number, stop) for number in asked}
+    main = threading.current_thread() is threading.main_thread()
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main else ()
+    heard = [number for number in asked if signal.getsignal(number) != signal.SIG_IGN]  # nohup has some ignored
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
+        for timer in timers:
+            timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _ending() -> bool:
+    """Whether an interrupt is what is being handled."""
+    cause = sys.exception()
+    while cause and not isinstance(cause, Stopped):
+        cause = cause.__context__
+    return cause is not None
 
 
 def interrupted(cause: KeyboardInterrupt, kept: str) -> NoReturn:
