@@ -22,6 +22,7 @@ from tabled import tabled, tables
 
 from hypatia_lab import check, paths, records, results, variants
 from hypatia_lab.bench import composer, details, fence, sessions
+from hypatia_lab.experiments import Probe
 from hypatia_lab.figures import language
 from hypatia_lab.probes import program
 from hypatia_lab.probes.probe import Ended
@@ -150,6 +151,18 @@ def shell(folder: Path, limit_s: float = 30.0, emit: Any = lambda *given, **more
     yield here
     here.close()
     assert nothing_left(folder, 0)
+
+
+def test_what_is_switched_reaches_the_program_and_the_record(tmp_path):
+    code = "import os; print(os.environ.get('OLD_WAY'))"
+    with shell(tmp_path) as plain:
+        switched = replace(plain, switches={"OLD_WAY": "1"})
+        assert [one.run([sys.executable, "-c", code]).text for one in (plain, switched)] == ["None\n", "1\n"]
+        figures = [one.figure("time", 2.0, "s") for one in (plain, switched)]
+    events = [{"event": "detail", **figure} for figure in figures]
+    lines = details.merge(Probe("program", WORK, "author_v1", "one", 1), [events])
+    path = records.write(tmp_path / "store", run_line(processes=1), [], lines)
+    assert [line.get("switches") for line in records.load_file(path).details] == [None, {"OLD_WAY": "1"}]
 
 
 def tool(folder: Path, *given: object) -> list[Any]:

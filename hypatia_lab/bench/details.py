@@ -26,7 +26,7 @@ ALONE = "start"
 SPOKEN = {"kernels": "trace", "timeline": "trace"}
 """Topic of a detail line → the probe's that says it, where they differ."""
 
-SAID = ("topic", "name", "unit", "count", "operation", "shape", "dtype", "variant")
+SAID = ("topic", "name", "unit", "count", "operation", "shape", "dtype", "variant", "switches")
 """What an event says of its line, of its name and of what it was seen at, where that is not the probe's."""
 
 Events = list[dict[str, Any]]

@@ -82,6 +82,8 @@ class Shell:
     """The monotonic clock (s) at which the command's time is over."""
     watched: tuple[str, ...]
     emit: Emit
+    switches: Mapping[str, str] = field(default_factory=dict)
+    """What the command changes of a library's behaviour, in the environment of all that it runs."""
     keepers: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def run(
@@ -95,7 +97,7 @@ class Shell:
         """
         plan = {
             "command": [str(word) for word in command],
-            "env": dict(env or {}),
+            "env": {**self.switches, **(env or {})},
             # CUDA's driver names its threads in files of /proc; nothing can be made there.
             "writes": [*map(str, writes), *(["/proc"] if self.device == "cuda" else [])],
             "limit_s": max(0.0, self.due - time.monotonic()),
@@ -172,7 +174,7 @@ class Shell:
                 self.workload, operation=operation or self.workload.operation, shape=tuple(shape or self.workload.shape)
             )
         return {"topic": "program", "name": name, "unit": unit, "value": float(value), "count": 1} | {
-            key: said for key, said in of.items() if said
+            key: said for key, said in {**of, "switches": dict(self.switches)}.items() if said
         }
 
     def close(self) -> None:

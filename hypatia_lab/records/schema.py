@@ -161,8 +161,14 @@ DETAIL = whole(
         "values": {"type": "array", "items": {"anyOf": [_any_number, {"type": "null"}]}},  # one a process
         "direction": {"enum": ["forward", "forward_backward"]},  # forward where it is not there
         "origin": _origin,  # author, where a program from outside said it
+        "switches": {  # of a library's behaviour, by what in the environment that was changed
+            "type": "object",
+            "minProperties": 1,
+            "maxProperties": 8,
+            "additionalProperties": {"type": "string", "maxLength": 64},
+        },
         "status": {"enum": list(STATUSES)},
         "reason": {"type": "string"},
     },
-    optional=("direction", "origin"),
+    optional=("direction", "origin", "switches"),
 )

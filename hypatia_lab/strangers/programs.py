@@ -130,6 +130,7 @@ class Command:
     limit_s: float
     needs: Callable[[Workload, str], str]
     figures: Callable[[Shell], Figures]
+    switches: Mapping[str, str]
 
 
 @dataclass
@@ -166,12 +167,14 @@ class Program:
         processes: int = PROCESSES,
         limit_s: float = LIMIT_S,
         needs: Callable[[Workload, str], str] = variants.anywhere,
+        switches: Mapping[str, str] | None = None,
     ) -> Callable[[Callable[[Shell], Figures]], Callable[[Shell], Figures]]:
         """Declare the decorated function as command ``name``: given a :class:`Shell`, it yields ``shell.figure(...)``.
 
         ``workload`` and ``variant`` say what the figures are of: a registered variant, whose ``needs`` hold here too,
         or a name ``author_...`` for what the lab cannot run by itself. It runs in ``processes`` fresh processes, for at
-        most ``limit_s`` seconds each, unless ``needs(workload, device)`` gives a reason why not.
+        most ``limit_s`` seconds each, unless ``needs(workload, device)`` gives a reason why not. ``switches``
+        are what it changes of a library's behaviour, names in the environment with values, as its figures' records tell.
         Raises :class:`ProgramError` for a name that is taken or none, a function without docstring, no workload, no
         process or no time.
         """
@@ -185,7 +188,7 @@ class Program:
                 raise ProgramError(f"command {name} needs a hypatia_lab.Workload, not {workload!r}")
             if type(processes) is not int or processes < 1 or not limit_s > 0:
                 raise ProgramError(f"command {name} needs at least one process and a time limit above 0")
-            self.commands[name] = Command(workload, variant, processes, limit_s, needs, figures)
+            self.commands[name] = Command(workload, variant, processes, limit_s, needs, figures, dict(switches or {}))
             return figures
 
         return declare
@@ -335,6 +338,7 @@ def _look(job: _Job, emit: Emit) -> None:
         time.monotonic() + command.limit_s,
         (*roots, str(Path.cwd())),
         emit,
+        command.switches,
     )
     try:
         for figure in command.figures(shell):
