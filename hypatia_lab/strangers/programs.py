@@ -174,7 +174,7 @@ class Program:
         ``workload`` and ``variant`` say what the figures are of: a registered variant, whose ``needs`` hold here too,
         or a name ``author_...`` for what the lab cannot run by itself. It runs in ``processes`` fresh processes, for at
         most ``limit_s`` seconds each, unless ``needs(workload, device)`` gives a reason why not. ``switches``
-        are what it changes of a library's behaviour, names in the environment with values, as its figures' records tell.
+        are what it changes of a library's behaviour, names in the environment with values; records tell them.
         Raises :class:`ProgramError` for a name that is taken or none, a function without docstring, no workload, no
         process or no time.
         """
