@@ -13,6 +13,7 @@ from synthetic import recorded
 from hypatia_lab import records, results, variants
 from hypatia_lab.bench import composer, joining, kept_records, progress, sessions, source_tree
 from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.experiments.plan import Source
 
 # ---------------------------------------------------------------- real processes, to the end
 
@@ -152,6 +153,19 @@ def test_ceilings_that_the_baseline_beats_are_measured_again(lab):
     (again,) = records.load(lab.root, experiments=["ceilings"])
     assert {cell["medians_us"][0] for cell in again.cells if cell["medians_us"]} == {50.0}
     assert {cell["status"] for cell in record.cells} == {"ok"}
+
+
+@pytest.mark.parametrize(("again_us", "status"), [(50.0, "ok"), (1e9, "too_fast")])
+def test_ceilings_that_a_strangers_kernel_beats_are_measured_again(lab, monkeypatch, tmp_path, again_us, status):
+    """They may have been taken while the machine did something else, too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    give_ceilings(lab.root, us=100.0)
+    lab.alter = lambda number, index, name: {
+        "median_us": again_us if len(lab.plans) > 2 else 50.0 if name == "epilogue" else 200.0
+    }
+    record = lab.measure(processes=2, source=Source("/somewhere/kernel.py", "0" * 12))
+    assert len(lab.plans) > 2
+    assert by_variant(record)["epilogue"]["status"] == status
 
 
 def test_ceilings_are_measured_first_where_there_are_none(lab, tmp_path):
