@@ -128,7 +128,10 @@ def test_claims_print_each_claim_whole_in_the_block_of_its_machine(folder, how):
     for row in rows if how else claims.statements(rows):
         word, asked, judged = (squeezed(of(row)) for of in (tables.word, tables.asked, tables.judged))
         mark = f" {older.MARK}" * bool(older.under(row, made))
-        entry = f"{row.id} {word}{mark}: asked {asked}, measured {judged} {squeezed(row.claim)}"
+        found = (
+            judged if row.quantity == "arithmetic" else f"measured {judged}".replace("measured –", "nothing measured")
+        )
+        entry = f"{row.id} {squeezed(row.claim)} asked {asked} | {found} | {word}{mark}"
         assert (entry in blocks[last if row.machine == claims.ANY else row.machine]) is (row.verdict != "not_testable")
 
 
@@ -159,7 +162,8 @@ def test_claims_are_chosen_by_document_verdict_and_beginning(folder):
     # One claim is told in full with every part, and a part alone.
     row = next(row for row in rows if len(row["parts"]) > 1 and row["verdict"] not in ("not_testable", "inconsistent"))
     told = squeezed(call("claims", row["id"].lower()).out)
-    assert all(squeezed(one[key]) in told for one in [row, *row["parts"]] for key in ("claim", "reason"))
+    assert all(squeezed(one[key]) in told for one in row["parts"] for key in ("claim", "reason"))
+    assert squeezed(row["claim"]) in told
     alone = squeezed(call("claims", row["parts"][-1]["id"]).out)
     assert row["parts"][-1]["claim"] in alone
     assert len(alone) < len(told)
@@ -198,7 +202,7 @@ def test_compare_sets_one_machine_beside_another(folder):
     assert (found.code, found.err) == (0, [])
     ratio = r"naive over eager.* 2.50× apart.*\n +one 0.125× .*\(n = 3, naive_vs_cublas\)\n +two 0.0500× "
     assert len(re.findall(ratio, found.out)) == found.out.count("naive over eager") == 1
-    assert "differ: 0 of " in found.out
+    assert "Verdicts: 0 of " in found.out
 
 
 def test_compare_begins_with_what_is_farthest_apart_and_tells_each_ratio_once(folder, tmp_path, monkeypatch):
@@ -212,7 +216,7 @@ def test_compare_begins_with_what_is_farthest_apart_and_tells_each_ratio_once(fo
     for more, told in ((), ["far", "near"]), (("--all",), ["far", "near", "level"]):
         out = call("compare", "one", "two", *more).out
         assert re.findall(r"^(\w+) over eager", out, re.MULTILINE) == told
-    assert out.index("more than 5%: 1") < out.index("less: 1") < out.index("overlap: 1")
+    assert out.startswith("Ratios: 1 of 3 differ by more than 5%, 1 by less;")
 
 
 def test_compare_tells_what_one_side_could_not_test_only_when_asked(tmp_path, monkeypatch, one_claim):
@@ -299,7 +303,7 @@ def test_folders_are_compared_by_any_name(folder, one_claim, tmp_path, monkeypat
 def test_no_ratio_in_common_is_no_error_and_one_side_twice_is(folder, one_claim, tmp_path, monkeypatch):
     records.write(tmp_path / "more", run_line(machine="other", experiment="naive_vs_cublas"), [])
     found = call("compare", "one", "other", "--records", tmp_path / "more")
-    assert (found.code, found.err, "measured: 0" in found.out) == (0, [], True)
+    assert (found.code, found.err, "Ratios: 0 of 0 " in found.out) == (0, [], True)
     monkeypatch.chdir(folder / "one")
     for one, other in (("one", "one"), (".", "one"), (folder / "two", "two")):
         assert f"{one} and {other} " in refused("compare", one, other)
@@ -354,7 +358,7 @@ def stopped(folder, tmp_path, monkeypatch) -> Callable[..., str]:
         (["naive_vs_cublas"], "'02_naive_vs_cublas'"),
         (["--preset", "sed"], "'sed'; did you mean 'seed'? known: quick, seed, full"),
         (["--preset", ""], "''"),
-        (["--device", "tpu"], "'tpu'; known: auto, cpu, cuda"),
+        (["--device", "tpu"], "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
         *((["--machine", name], f"'{name}'") for name in ("../x", "a/b", "Upper")),
         (["--machine", "one,two"], "one machine"),
         *((["--shapes", text], f"'{text}'") for text in ("0x3x4", "bigxsmall", "1.5x2x3")),
@@ -443,8 +447,8 @@ def test_a_malformed_claim_is_named_with_its_line(folder, tmp_path, monkeypatch)
         (["claims", "S0001-01"], "'S0001-01'; did you mean 'S001-01'"),
         (["claims", "--seed", "S009"], "'S009'"),
         (["claims", "--verdict", "refute"], "'refute'; did you mean 'refuted'"),
-        (["results", "linear_rel"], "'linear_rel' of what is asked for; did you mean 'linear_relu'"),
-        (["results", "--variant", "naiv"], "'naiv' of what is asked for; did you mean 'naive'"),
+        (["results", "linear_rel"], "'linear_rel'; did you mean 'linear_relu'"),
+        (["results", "--variant", "naiv"], "'naiv'; did you mean 'naive'"),
         (["results", "--clock", "hot", "--status", "wrong"], "'wrong'"),
         (["nope"], "'nope'"),
     ],

@@ -6,6 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,21 +31,38 @@ def healthy() -> doctor.Report:
     return doctor.examine("cpu")
 
 
-@pytest.mark.parametrize("width", [60, 140])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_every_line_fits_the_terminal_and_the_summary_comes_first(healthy, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = doctor.text(healthy)
+    lines = doctor.text(healthy, everything=True)
     assert max(map(len, lines)) <= width
     heads = [number for number, line in enumerate(lines) if line.startswith(("can ", "lacks ", "linear_relu: "))]
     assert heads == sorted(heads)
     assert heads[0] < 7
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("broken", ["", "it is not installed (pip install it, or ask whoever runs the box)"])
+def test_what_is_not_asked_for_in_full_fits_one_screen_and_says_how_much_is_missing(
+    healthy, monkeypatch, width, broken
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    findings = [replace(one, reason=broken or one.reason) for one in healthy.findings]
+    lines = doctor.text(replace(healthy, findings=tuple(findings)))
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= width
+    lacking = [one.name for one in findings if one.subject == "tool" and one.reason not in ("", loader.NO_GPU)]
+    told = [name for name in lacking if any(line.startswith(f"lacks  {name}:") for line in lines)]
+    assert told == lacking[: len(told)]
+    assert (f"--all shows {len(lacking) - len(told)} more" in " ".join(lines)) is (told != lacking)
+
+
 def test_variants_that_share_a_reason_are_told_together(healthy):
     reasons = found(healthy, "linear_relu")
     assert reasons["eager"] == ""
     assert reasons["step_shared"] == reasons["triton"] == loader.NO_GPU
-    (block,) = [part for part in "\n".join(doctor.text(healthy)).split("\n\n") if part.startswith("linear_relu: ")]
+    text = "\n".join(doctor.text(healthy, everything=True))
+    (block,) = [part for part in text.split("\n\n") if part.startswith("linear_relu: ")]
     assert block.count(loader.NO_GPU) == 1
     assert all(name in block for name in reasons)
 
@@ -124,7 +142,7 @@ def test_a_gpu_without_triton_or_cuda_core_says_so_of_each_variant_that_needs_th
     assert found(report, "linear_relu")["triton"] == found(report, "linear_relu")["compile"] == tools["Triton"]
     assert found(report, "linear_relu")["step_mma"] == found(report, "diffraction")["cuda"] == tools["CUDA C++"]
     assert found(report, "linear_relu")["eager"] == ""
-    assert loader.NO_GPU not in "\n".join(doctor.text(report))
+    assert loader.NO_GPU not in "\n".join(doctor.text(report, everything=True))
 
 
 @pytest.mark.usefixtures("gpu")
@@ -148,6 +166,7 @@ def test_other_programs_get_the_same_findings(healthy, monkeypatch):
     ]
     assert all(row["works"] == (not row["reason"]) and row["device"] == "cpu" for row in rows)
     assert call("doctor").out.splitlines() == doctor.text(healthy)
+    assert call("doctor", "--all").out.splitlines() == doctor.text(healthy, everything=True)
 
 
 @pytest.mark.slow  # what it says is held by the tests above

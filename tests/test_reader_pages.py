@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-
-from hypatia_lab.claims import Judgement
+from terminal_sessions import PAGES as PAGES_WITH_SESSIONS
+from terminal_sessions import answered
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted((ROOT / "book").glob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
@@ -105,13 +105,16 @@ def test_the_picture_of_the_readme_is_drawn_by_code() -> None:
     assert "book/static/one_kernel.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_verdict_in_the_readme_is_the_ledgers(committed_judgements: list[Judgement]) -> None:
-    from hypatia_lab.tables.claims import verdict_text
+@pytest.mark.parametrize("page", PAGES_WITH_SESSIONS, ids=lambda page: page.name)
+def test_a_session_says_what_the_command_says_now(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert answered(text, tmp_path) == text, "python tests/terminal_sessions.py writes it anew"
+    assert "\n$ hypatia-lab claims S001-01" in text
 
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"(?m)^(S\d+-\d+\w)  (.+)\n  (\S+): (\S+ \w+): (.+)$", readme)
-    assert shown
-    for name, claim, machine, verdict, reason in shown:
-        (row,) = (row for row in committed_judgements if (row.id, row.machine) == (name, machine))
-        assert (claim, reason) == (row.claim, row.reason)
-        assert verdict == verdict_text(row.verdict).replace("\N{NO-BREAK SPACE}", " ")
+
+def test_the_page_of_commands_shows_each_of_them() -> None:
+    from hypatia_lab.cli.commands import main
+
+    text = (ROOT / "book" / "terminal.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"(?m)^(?:\$ )?hypatia-lab ([a-z-]+)", text))
+    assert shown - {"--help"} == set(main.commands)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +21,7 @@ from hypatia_lab.cli import claims as claims_command
 from hypatia_lab.cli import doctor, side_by_side, terminal
 from hypatia_lab.cli import results as results_command
 from hypatia_lab.cli.commands import main
+from hypatia_lab.tables import claims as claim_tables
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def lines(committed_records, committed_judgements) -> dict[str, Callable[[], lis
     sides = machines[0], machines[1]
     beside = side_by_side.of(sides, [record for record in found if record.machine in sides], parts)
     made = {(record.machine, record.experiment): record for record in found}
-    aged = {(row.id, row.machine): older.under(row, made) for row in (*parts, *stated)}
+    aged = partial(older.under, known=made)
     long = sorted({row.id for row in stated}, key=lambda name: -sum(len(r.parts) for r in stated if r.id == name))
     return {
         "claims": lambda: claims_command.claim_lines(stated, machines, aged),
@@ -38,12 +42,12 @@ def lines(committed_records, committed_judgements) -> dict[str, Callable[[], lis
         "one claim": lambda: claims_command.claims_in_full(
             [row for row in stated if row.id in long[:5]], long[:5], aged
         ),
-        "results": lambda: results_command.result_lines(rows),
+        "results": lambda: results_command.result_lines(rows, everything=True),
         "compare": lambda: side_by_side.lines(beside, everything=True),
     }
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("what", ["claims", "parts", "one claim", "results", "compare"])
 def test_no_line_is_wider_than_the_terminal(lines, monkeypatch, what, width):
     monkeypatch.setenv("COLUMNS", str(width))
@@ -91,15 +95,70 @@ def test_no_pager_is_a_flag_of_every_long_command(monkeypatch, arguments):
     for module in (claims_command, results_command, doctor):
         monkeypatch.setattr(module, "show", lambda *_, paged, **__: seen.append(paged))
     monkeypatch.setattr(doctor, "examine", lambda device: doctor.Report("box", "cpu", (), ()))
-    monkeypatch.setattr(doctor, "text", lambda report: [])
+    monkeypatch.setattr(doctor, "text", lambda report, everything: [])
     for more in ([], ["--no-pager"]):
         assert call(*arguments, *more).code == 0
     assert seen == [True, False]
 
 
-def test_help_tells_the_first_sentence_of_each_command_whole():
-    told = " ".join(call("--help").out.split())
-    for command in main.commands.values():
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_help_has_the_first_sentence_of_each_command_whole_and_an_example_of_it(width):
+    out = main.get_help(click.Context(main, info_name="hypatia-lab", terminal_width=width))
+    assert max(map(len, out.splitlines())) <= width
+    told = " ".join(out.split())
+    for name, command in main.commands.items():
         assert command.help
         first = " ".join(command.help.split("\n\n")[0].split())
         assert first.removesuffix(".") in told
+        assert f"hypatia-lab {name}" in told
+    order = [told.index(f"hypatia-lab {name}") for name in ("claims", "run", "judge", "simulate")]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("arguments", [["claims", "S003"], ["claims", "S004-16"], ["results", "unet"]])
+def test_what_is_printed_into_a_file_has_no_colour_and_no_line_that_is_too_wide(monkeypatch, arguments):
+    monkeypatch.setenv("COLUMNS", "60")
+    out = call(*arguments).out
+    assert "\x1b" not in out
+    assert [line for line in out.splitlines() if len(line) > 60] == []
+
+
+def test_claims_are_listed_by_number(lines):
+    told = lines["claims"]()
+    ids = [match[0] for line in told if (match := re.match(r"(S\d+|LAB)-\d+(?=  )", line))]
+    first = ids[: ids.index(ids[0], 1)]
+    assert first == sorted(first, key=lambda name: (name.partition("-")[0], int(name.partition("-")[2])))
+
+
+def test_a_claim_begins_with_what_was_claimed_and_what_was_measured(committed_judgements):
+    rows = [row for row in claims.statements(committed_judgements) if row.id == "S001-01"]
+    first = " ".join(call("claims", "S001-01").out.replace("\n    ", " ").partition("\n")[0].split())
+    (row,) = [row for row in rows if f" on {row.machine}:" in first]
+    assert row.verdict == "refuted"
+    for text in (claim_tables.asked(row), claim_tables.judged(row), claim_tables.word(row)):
+        assert text.replace("\N{NO-BREAK SPACE}", " ") in first
+
+
+def test_results_begin_with_the_documents_sizes_and_leave_controls_out_until_asked(committed_records):
+    rows = results.rows(committed_records)
+    own = [row for row in rows if row.operation == "linear_relu" and row.clock == "graph"]
+    short, whole = ("\n".join(results_command.result_lines(own, everything=more)) for more in (False, True))
+    asides = [row for row in own if row.is_twin or row.experiment in results_command.ASIDE]
+    assert len(re.findall(r"(?m)^  \S+@again ", whole)) > 0 == len(re.findall(r"(?m)^  \S+@again ", short))
+    assert sum(map(int, re.findall(r"(\d+)\s+cells?\s+of", short))) == len(asides)
+    shapes = re.findall(r"(?m)^linear_relu (\S+) ", short)
+    assert list(dict.fromkeys(shapes))[:3] == ["256×256×512", "1024×784×2048", "8192×4096×4096"]
+    assert call("results", "linear_relu", "--machine", "h200", "--experiment", "agreement").out.count("@again") > 100
+
+
+def test_what_results_leave_out_are_the_pages_of_controls_and_of_shapes_that_were_drawn():
+    from hypatia_lab.experiments import EXPERIMENTS
+
+    drawn = {name for name, experiment in EXPERIMENTS.items() if experiment.notebook == "21_untuned"}
+    assert set(results_command.ASIDE) == {"agreement", *drawn}
+
+
+def test_compare_counts_the_verdicts_that_the_page_on_machines_counts():
+    page = (Path(__file__).resolve().parent.parent / "notebooks/13_machines.ipynb").read_text(encoding="utf-8")
+    (differ, tested) = re.findall(r"`h200` and `h100`: \*\*(\d+) of (\d+)\*\*", page)[0]
+    assert f"Verdicts: {differ} of {tested} differ" in call("compare", "h200", "h100").out

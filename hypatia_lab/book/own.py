@@ -56,12 +56,14 @@ def _installed(module: str) -> bool:
 
 def write_template(path: Path) -> None:
     """Write the template to ``path``. Raises :class:`TemplateError` when something is there or it cannot be written."""
+    if path.exists():  # said before the imports, which take seconds
+        raise TemplateError(f"{path} exists; it is not overwritten")
+    if not path.parent.is_dir():
+        raise TemplateError(f"cannot write {path}: there is no folder {path.parent}")
     text = template(path.name)
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
-    except FileExistsError:
-        raise TemplateError(f"{path} exists; it is not overwritten") from None
     except OSError as cause:
         raise TemplateError(f"cannot write {path}: {cause.strerror}") from None
 

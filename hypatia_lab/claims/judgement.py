@@ -52,7 +52,8 @@ class Judgement:
     lab's own, or arithmetic. ``sums`` is the mark beside the word of a claim some parts of which are sums: whether
     they add up. ``bound`` is the largest figure (time: the smallest) that the machine's own ceilings,
     or a ReLU that costs nothing, would allow. ``reason`` is one sentence, ``details`` are those beneath it, among them
-    ``why``, that of the claim; ``settles`` says what would decide what is undecided,
+    ``why``, that of the claim, and ``subject``, the sentence that names what was measured, where, and how it lies;
+    ``settles`` says what would decide what is undecided,
     ``caution`` what ails the machine. ``lead`` is the id of the claim
     of which this is a part; ``parts`` are those of a whole claim.
     """
@@ -83,6 +84,7 @@ class Judgement:
     held: int = 0
     total: int = 0
     sums: str = ""
+    subject: str = ""
     settles: str = ""
     caution: str = ""
     cases: tuple[Case, ...] = ()

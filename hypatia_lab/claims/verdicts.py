@@ -386,7 +386,8 @@ def _judged(
     verdict = words.part((c.reading for c in cases), forecast=claim.forecast, rewrite=program == "rewrite")
     settles = _settles(claim, machine, judged)
     shown = "; ".join(_show(case, claim) for case in judged)
-    told = [f"Measured was {_subject(claim, clock)}, on {machine.name}: {shown}.", settles]
+    subject = f"Measured was {_subject(claim, clock)}, on {machine.name}: {shown}."
+    told = [subject, settles]
     if missing:
         told.append(f"Left out of the verdict: {'; '.join(missing)}.")
     many = len(judged) > 1
@@ -415,6 +416,7 @@ def _judged(
         bound=bound,
         held=sum(case.reading == "in" for case in cases),
         total=len(cases),
+        subject=subject,
         settles=settles,
         caution=caution,
         cases=tuple(cases),

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hypatia_lab.cli import options
-from hypatia_lab.cli.terminal import show, wrap
+from hypatia_lab.cli.terminal import several, show, wrap
 from hypatia_lab.contributed.faults import NAMES, Report, shown
 
 
@@ -19,10 +19,10 @@ from hypatia_lab.contributed.faults import NAMES, Report, shown
 @click.argument("folder", type=options.FILE)
 @options.as_json
 def check_records(folder: Path, as_json: bool) -> None:
-    """Say every fault of the contributed records in FOLDER, made by contribute: one line each, by file and by name.
+    """List every fault of the records in FOLDER, which contribute made: one line each, with file and name.
 
-    Nothing in it is run. It is held against this lab's committed records: what their model of GPU reaches, and whose
-    names are taken. The exit status is 1 with any fault and 0 with none.
+    Nothing in it is run. It is compared with the committed records: what that model of GPU reaches, and which names are
+    taken. The exit status is 1 with any fault and 0 with none.
     """
     from hypatia_lab.contributed.checking import check
 
@@ -37,6 +37,4 @@ def check_records(folder: Path, as_json: bool) -> None:
 def report_lines(report: Report) -> list[str]:
     """The faults, a line each, then the notes, and how many faults there are."""
     notes = [line for text in report.notes for line in wrap(f"note: {shown(text)}", 2)]
-    count = len(report.faults)
-    found = f"{count} {'fault' if count == 1 else 'faults'}" if count else "no fault"
-    return [*map(str, report.faults), *notes, found]
+    return [*map(str, report.faults), *notes, several(len(report.faults), "fault") if report.faults else "no fault"]

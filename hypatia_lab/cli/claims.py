@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ from typing import Any
 import click
 
 from hypatia_lab import claims as ledger
-from hypatia_lab import older, results
+from hypatia_lab import formats, older, results
 from hypatia_lab.book.report import ensure_report
-from hypatia_lab.claims import ANY, VERDICTS, Judgement
+from hypatia_lab.claims import ANY, UNJUDGED, VERDICTS, Judgement
 from hypatia_lab.cli import options
 from hypatia_lab.cli.reading import kept, load, told_claims
 from hypatia_lab.cli.terminal import grouped, show, table, wrap
-from hypatia_lab.formats import MISSING, absent
+from hypatia_lab.formats import MISSING
 from hypatia_lab.messages import unknown
 from hypatia_lab.tables import claims as claim_tables
 
@@ -48,10 +49,10 @@ def claims(
     paged: bool,
     as_json: bool,
 ) -> None:
-    """Print every claim of the ledger with what was measured and the verdict, or those that IDS begin.
+    """Show what was claimed, what was measured and the verdict: of every claim, or of those that begin with IDS.
 
-    A claim is what a document says once; it may be tested in several ways, its parts. A whole id, such as S001-01,
-    tells that claim in full: its parts, bands, intervals and reasons. With --json each claim has its parts.
+    A claim is what a document says once. It may be tested in several ways, its parts. A whole id, such as S001-01,
+    shows that claim in full: its parts, bands, intervals and reasons. With --json each claim has its parts.
     """
     words = [word.strip().lower().replace(" ", "_").replace("-", "_") for word in verdicts]
     for word in words:
@@ -62,7 +63,8 @@ def claims(
     beside = results.measured(load(folders, home=home) if machines else ())
     evidence = load(folders, machines, home)
     parts = ledger.judge(results.measured(evidence), known, beside=beside)
-    on = [name for name in dict.fromkeys(row.machine for row in parts) if name != ledger.ANY]
+    decided = Counter(row.machine for row in parts if row.verdict not in UNJUDGED)
+    on = sorted({row.machine: row for row in parts if row.machine != ANY}, key=lambda name: -decided[name])
     if report and not as_json and not on:
         show(_unmeasured(report), paged=paged)
         return
@@ -70,26 +72,20 @@ def claims(
     rows = kept(stated or parts, attrgetter("document"), "document", [seed.upper() for seed in seeds])
     rows, meant, whole = _named(rows, ids)
     rows = [row for row in rows if not words or row.verdict in words]
-    made = {(record.machine, record.experiment): record for record in evidence}
-    aged = {_named_on(row): older.under(row, made) for whole in rows for row in (whole, *whole.parts)}
+    aged = partial(older.under, known={(record.machine, record.experiment): record for record in evidence})
 
     def lines() -> list[str]:
         if not rows:
             return ["no claim that was asked for has this verdict"]
         if stated and whole:
-            return claims_in_full(rows, meant, aged)
+            return claims_in_full(sorted(rows, key=lambda row: [*on, ANY].index(row.machine)), meant, aged)
         return claim_lines(rows, on, aged, everything=bool(words))
 
     def as_row(row: Judgement) -> dict[str, Any]:
-        own = row.row() | {"older": aged[_named_on(row)]}
+        own = row.row() | {"older": aged(row)}
         return own | {"parts": [as_row(part) for part in row.parts]} if row.parts else own
 
     show(lines, lambda: list(map(as_row, rows)), as_json=as_json, paged=paged)
-
-
-def _named_on(row: Judgement) -> tuple[str, str]:
-    """What tells ``row`` from all others, claims and parts alike."""
-    return row.id, row.machine
 
 
 def _of_report(folder: Path) -> list[ledger.Claim]:
@@ -128,8 +124,9 @@ def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], 
     return [row for row in rows if not asked or meant.intersection(_ids(row))], meant, whole
 
 
-Aged = Mapping[tuple[str, str], str]
-"""Id and machine of a verdict → what of its records is older than the lab; empty where nothing is."""
+Aged = Callable[[Judgement], str]
+"""Of a verdict: which of its records are older than the lab, and in what; empty where none is."""
+OLDER = f"{older.MARK} rests on a record of another clock, check or plan than today's, or of none that it names."
 
 
 def claim_lines(
@@ -150,19 +147,26 @@ def claim_lines(
         title = "By arithmetic, or decided by no machine" if machine == ANY else machine
         lines += ["", title, "-" * len(title)]
         for row in told:
-            mark = f" {older.MARK}" * bool(aged[_named_on(row)])
-            lines += wrap(f"{row.id}  {claim_tables.word(row)}{mark}: {figures(row)}", 11)
-            lines += wrap(row.claim, 11, 11)
+            lines += wrap(f"{row.id}  {row.claim}", 4) + wrap(f"{figures(row)} | {_word(row, aged)}", 4, 4)
         if len(told) < len(own):
             lines += wrap(f"Not testable and not listed: {len(own) - len(told)} (--verdict not_testable lists them).")
-    legend = f"{older.MARK} rests on a record of another clock, check or plan than today's, or of none that it names."
-    lines += ["", *wrap(legend)] if any(older.MARK in line for line in lines) else []
-    return [*lines, "", *wrap(f"hypatia-lab claims {rows[0].id} tells one claim in full, with its parts.")]
+    lines += ["", *wrap(OLDER)] if any(older.MARK in line for line in lines) else []
+    return [*lines, "", *wrap(f"hypatia-lab claims {rows[0].id} shows one claim in full, with its parts.")]
+
+
+def _word(row: Judgement, aged: Aged) -> str:
+    return claim_tables.word(row) + f" {older.MARK}" * bool(aged(row))
 
 
 def figures(row: Judgement) -> str:
     """What a claim, or a part of one, asks for, and what was measured."""
-    return f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
+    return f"asked {claim_tables.asked(row)} | {_found(row)}"
+
+
+def _found(row: Judgement) -> str:
+    """What was measured for ``row``, or worked out, or that nothing was."""
+    found = claim_tables.judged(row)
+    return "nothing measured" if found == MISSING else found if row.quantity == "arithmetic" else f"measured {found}"
 
 
 def _place(row: Judgement) -> tuple[str, int, str]:
@@ -190,7 +194,8 @@ def _verdict_counts(rows: Sequence[Judgement], machines: Sequence[str]) -> list[
 
 
 def claims_in_full(rows: Sequence[Judgement], meant: Collection[str], aged: Aged) -> list[str]:
-    """Whole claims, of whose rows of :func:`hypatia_lab.claims.statements` are ``rows``: every part on every machine.
+    """Whole claims, of whose rows of :func:`hypatia_lab.claims.statements` are ``rows``: the answer on the first of
+    their machines, those on the others, and every part.
 
     ``meant`` are ids: of the claims, or else of the parts of them that are wanted.
     """
@@ -199,45 +204,53 @@ def claims_in_full(rows: Sequence[Judgement], meant: Collection[str], aged: Aged
 
 
 def _in_full(rows: Sequence[Judgement], meant: Collection[str], aged: Aged) -> list[str]:
-    lead = rows[0]
     # What no machine decides is a part on each of them.
     once = {(part.id, part.machine): part for row in rows for part in row.parts}
     parts = grouped(once.values(), attrgetter("id"))
-    shown = {name: own for name, own in parts.items() if lead.id in meant or name in meant}
-    lines = wrap(f"{lead.id}  {lead.claim}", len(lead.id) + 2)
-    for row in rows if lead.id in meant else ():
-        lines += wrap(f"{_on(row)}{claim_tables.word(row)}: {figures(row)}. {row.reason}", 4, 2)
-    for name, own in shown.items():
-        lines += ["", *wrap(f"{name}  {own[0].claim}", len(name) + 2)]
-        for part, told in zip(own, claim_tables.claims_table(own).to_dict("records"), strict=True):
-            lines += ["", *wrap(f"{_on(part)}{told['verdict']}: {part.reason}", 4, 2)]
-            for title, text in (_facts(part, told) | _older(aged[_named_on(part)])).items():
-                lines += wrap(f"{title:<10}{text}", 14, 4)
-            lines += [line for text in part.details if text != part.why for line in wrap(text, 4, 4)]
-        lines += ["", *wrap(f"Why: {own[0].why}", 4, 2)]
-        lines += wrap(f"Document {own[0].document}, section “{own[0].section}”.", 4, 2)
-    return lines
+    shown = [own for name, own in parts.items() if rows[0].id in meant or name in meant]
+    heads = [rows] if rows[0].id in meant else shown
+    lines: list[str] = []
+    for own in heads:
+        lines += wrap(_answer(own[0], aged, first=True), 4) + wrap(own[0].claim, 2, 2)
+        others = [_answer(row, aged, first=False) for row in own[1:] if len(shown) > 1]
+        lines += [line for text in others for line in wrap(text, 6, 4)]
+    for own in shown:
+        lines += ["", *_part(own, aged)]
+    told = [part for own in shown for part in own]
+    notes = [f"{older.MARK} {one}." for part in told for one in aged(part).split("; ") if one]
+    notes += [part.caution for part in told if part.caution]
+    return [*lines, *[""] * bool(notes), *(line for note in dict.fromkeys(notes) for line in wrap(note, 2))]
 
 
-def _older(said: str) -> dict[str, str]:
-    return {"older": said} if said else {}
+def _answer(row: Judgement, aged: Aged, *, first: bool) -> str:
+    """What is claimed, where it stands ``first``, and what was found on a machine, with the verdict."""
+    found = _found(row).removeprefix("measured ") + f" on {row.machine}" * (row.machine != ANY)
+    asked = f"{row.id}: {claim_tables.asked(row).partition(' (band')[0]} claimed; "
+    return f"{asked * first}{found}: {_word(row, aged)}"
 
 
-def _on(row: Judgement) -> str:
-    """Where ``row`` was judged, before its verdict; empty where no machine decides it."""
-    return f"{row.machine}: ".removeprefix(f"{ANY}: ")
+def _part(own: Sequence[Judgement], aged: Aged) -> list[str]:
+    """One part of a claim: what it says and allows, what each machine has to say, and why."""
+    lead = own[0]
+    lines = wrap(f"{lead.id}  {lead.claim}", 4)
+    set_on = f"; band set {lead.band_set.replace(' ', ', ')} the first record" * bool(lead.band_set)
+    lines += wrap(f"Asked: {claim_tables.asked(lead)}{set_on}.", 4, 2)
+    shared = set.intersection(*(set(row.details) for row in own))
+    for row in own:
+        apart = [text for text in row.details if text not in {*shared, row.subject, row.caution}]
+        on = f"{row.machine}: ".removeprefix(f"{ANY}: ")
+        lines += wrap(" ".join([f"{on}{_word(row, aged)}: {row.reason}", *_facts(row), *apart]), 4, 2)
+    said = [text for text in lead.details if text in shared - {lead.subject, lead.caution, lead.why}]
+    said += [f"Why: {lead.why} (Section “{lead.section}” of {lead.document}.)"]
+    return lines + [line for text in said for line in wrap(text, 4, 2)]
 
 
-def _facts(part: Judgement, told: Mapping[str, str]) -> dict[str, str]:
-    """Title → text of a part's figures, of those that there are."""
-    band = [] if any(map(absent, part.band)) else list(part.band)
-    texts = {
-        "claimed": told["claimed"].partition(" (band")[0],
-        "band": claim_tables.claimed_text(band, part.unit) if band else MISSING,
-        "measured": told["measured"],
-        "limit": told["bound"],
-        "program": told["program"],
-    }
-    if part.band_set:
-        texts["band"] += f", set {part.band_set.replace(' ', ', ')} the first record"
-    return {title: text for title, text in texts.items() if text != MISSING}
+def _facts(row: Judgement) -> list[str]:
+    """What the reason of a verdict leaves out: figures that decide nothing or are several, and whose they are."""
+    figures = [
+        f"{formats.figure(case.estimate, row.unit)} at {formats.workload(case.workload)}"
+        for case in row.cases
+        if case.estimate.n
+    ]
+    shown = f": {'; '.join(figures)}" * (len(figures) > 1 or row.verdict == "not_testable")
+    return [f"Measured {claim_tables.whose(row)} ({formats.listing(row.experiments)}){shown}."] if figures else []

@@ -11,9 +11,15 @@ import click
 
 from hypatia_lab.cli.execution import interrupted, ours, stoppable
 
-_READING = ("claims", "compare", "doctor", "results")
-_MEASURING = ("fleet", "judge", "new", "run", "simulate")
-COMMANDS = (*_READING, *_MEASURING, "book", "check_records", "contribute", "investigate")
+GROUPS = {
+    "Look at what was measured": {"claims": "S001-01", "results": "linear_relu", "compare": "h200 h100"},
+    "Measure your machine": {"doctor": "", "run": "02 --records my_records", "book": "--records my_records"},
+    "Judge a kernel of your own": {"new": "my_kernel.py", "judge": "my_kernel.py"},
+    "Share what you measured": {"contribute": "my-gpu", "check-records": "_build/contribution/my-gpu"},
+    "More": {"investigate": "my_report --document README.md", "fleet": "run --box", "simulate": "--pixels 256 256"},
+}
+"""What the help has together, in the order in which a newcomer needs it: command → what an example gives it."""
+COMMANDS = [name.replace("-", "_") for own in GROUPS.values() for name in own]
 """Each is a function of a file that has its name."""
 
 
@@ -21,12 +27,15 @@ class _Clear(click.Group):
     """Turns the lab's own errors, and misuse of the command, into one clear line and exit status 2.
 
     The status is 1 where a command says that something failed (:class:`click.ClickException`).
-    Its help tells each command's first sentence whole.
+    Its help tells each command's first sentence whole, with an example.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.commands[name].get_short_help_str(1000)) for name in sorted(self.commands)])
+        for title, examples in GROUPS.items():
+            told = {name.ljust(13): self.commands[name].get_short_help_str(1000) for name in examples}
+            with formatter.section(title):
+                for line, example in zip(told.items(), examples.values(), strict=True):
+                    formatter.write_dl([line, ("", f"hypatia-lab {line[0].strip()} {example}")])
 
     def invoke(self, ctx: click.Context) -> Any:
         status = 2

@@ -24,19 +24,19 @@ from hypatia_lab.records import Record
 @options.paged
 @options.as_json
 def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ...], paged: bool, as_json: bool) -> None:
-    """Set MACHINES side by side: the ratios that are apart, farthest first, and the verdicts that differ.
+    """Set MACHINES side by side: ratios that differ, the largest difference first, and verdicts that differ.
 
-    Two ratios are apart when their intervals exclude each other; an interval holds what another visit to the model may
-    differ by. Where several experiments measured a ratio it is that of one, which is named. Verdicts are those on the
-    parts of claims, each of which has figures of its own.
+    Two ratios differ when their intervals do not overlap; an interval allows for what another visit to the model may
+    change. Where several experiments measured a ratio, one of them is shown and named. Verdicts are those on
+    the parts of claims, each of which has its own figures.
 
-    Each is the name of a recorded machine or a folder: one machine's records, or a folder above them, such as the
-    --output of judge. Two folders may hold records of one machine. A model's name stands for its chips, where several
-    are recorded. Of three and more it is told how far a ratio ranges, from five chips of a model on where the next
-    one's will lie, and on how many machines a verdict holds.
+    Each of MACHINES is the name of a recorded machine or a folder: one machine's records, or a folder above them, such
+    as the --output of judge. Two folders may hold records of one machine. A model's name stands for its chips, where
+    several are recorded. With three machines or more you also see how far a ratio ranges and, from five chips of a
+    model on, where the next one's will lie.
 
-    With --json, of two: all verdicts that differ, those that both sides reached first. Of more: a line a ratio, a class
-    of ratios and a verdict, told apart by their kind: ratio, expectation, verdict.
+    With --json, of two machines: all verdicts that differ, those that both sides reached first. Of more: one line for
+    each ratio, class of ratios and verdict; the key kind says which.
     """
     sides: list[tuple[str, list[Record]]] = []
     for text in machines:

@@ -10,7 +10,7 @@ from hypatia_lab import paths, records
 from hypatia_lab.cli import options
 from hypatia_lab.cli.check_records import report_lines
 from hypatia_lab.cli.reading import root_of
-from hypatia_lab.cli.terminal import show, wrap
+from hypatia_lab.cli.terminal import several, show, wrap
 
 
 @click.command()
@@ -29,7 +29,7 @@ from hypatia_lab.cli.terminal import show, wrap
 )
 @click.option("--name", default="", help="Another name for the machine, where MACHINE is taken or tells too much.")
 def contribute(machine: str, folder: Path | None, output: Path, name: str) -> None:
-    """Pack the records of MACHINE for a pull request, without what tells whose machine it is.
+    """Pack the records of MACHINE for a pull request, without anything that says whose machine it is.
 
     The folder holds the records, a manifest and, in PULL_REQUEST.md, a text for the pull request: at most 3 MB in all.
     What had to be left out for that, or was taken out as private, is said. It is then checked as check-records does;
@@ -40,7 +40,7 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
     root = root_of(folder or (records.COMMITTED if paths.CHECKOUT else paths.BUILD / "records"))
     click.echo(f"packing the records of {machine} in {root}, and checking them", err=True)
     found = pack(machine, root, output, name=name)
-    lines = [f"{found.folder}: {sum(path.is_file() for path in found.folder.rglob('*'))} files"]
+    lines = [f"{found.folder}: {several(sum(path.is_file() for path in found.folder.rglob('*')), 'file')}"]
     for text in found.left_out:
         lines += wrap(f"left out: {text}", 2)
     if found.taken_out:

@@ -7,6 +7,7 @@ import subprocess
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import click
@@ -209,18 +210,30 @@ def rows(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def text(report: Report) -> list[str]:
-    """The report in lines that fit the terminal: the machine, what it can do, what it lacks, every operation."""
+SCREEN = 24
+"""Lines of a terminal."""
+
+
+def text(report: Report, *, everything: bool = False) -> list[str]:
+    """The report in lines that fit the terminal: the machine, what it can do and what it lacks, on one screen; the
+    reasons that find no room there, and every operation, if ``everything`` is asked for."""
     tools = {one.name: one.reason for one in report.findings if one.subject == "tool"}
     asked = [one for one in report.findings if one.subject != "tool"]
     on = "GPU" if report.device == "cuda" else "CPU"
-    can = [f"measure on the {on} ({sum(not one.reason for one in asked)} of {len(asked)} variants)"]
+    can = [f"measure on the {on} ({sum(not one.reason for one in asked)} of {len(asked)} forms of its operations)"]
     can += [tool.gives for tool in TOOLS if tool.gives and not tools[tool.name]]
     # What a GPU would mend is said once.
     lacks = [f"{name}: {reason}" for name, reason in tools.items() if reason not in ("", loader.NO_GPU)]
     lines = [*wrap(f"{report.machine}: {', '.join(report.about)}", 4), ""]
     lines += wrap(f"can    {', '.join(can)}", 7)
-    lines += [line for one in lacks or ["nothing"] for line in wrap(f"lacks  {one}", 7)]
+    lacking = [wrap(f"lacks  {one}", 7) for one in lacks or ["nothing"]]
+    if not everything:
+        room = SCREEN - len(lines) - 4  # the prompt, an empty line, and what more there is
+        fit = [one for one, size in zip(lacking, accumulate(map(len, lacking)), strict=True) if size <= room]
+        left = f"{len(lacking) - len(fit)} more that it lacks, and " * (len(fit) < len(lacking))
+        more = f"hypatia-lab doctor --all shows {left}which forms of each operation run here, and why others do not."
+        return [*lines, *(line for one in fit for line in one), "", *wrap(more)]
+    lines += [line for one in lacking for line in one]
     for name, spec in operations().items():
         lines += ["", *wrap(f"{name}: {spec.summary}", 4)]
         own = [one for one in asked if one.subject == name]
@@ -231,10 +244,11 @@ def text(report: Report) -> list[str]:
 
 
 @click.command()
+@click.option("--all", "everything", is_flag=True, help="Every form of every operation, and why it does not run here.")
 @options.device
 @options.paged
 @options.as_json
-def doctor(device: str, paged: bool, as_json: bool) -> None:
-    """Say what this machine can do, what it lacks and what would help, and which variants run here."""
+def doctor(everything: bool, device: str, paged: bool, as_json: bool) -> None:
+    """Say what this machine can do, what it lacks and how to mend that."""
     report = examine(device)
-    show(lambda: text(report), lambda: rows(report), as_json=as_json, paged=paged)
+    show(lambda: text(report, everything=everything), lambda: rows(report), as_json=as_json, paged=paged)

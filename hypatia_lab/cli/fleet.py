@@ -11,7 +11,7 @@ import click
 from hypatia_lab import paths, records
 from hypatia_lab.cli import options
 from hypatia_lab.cli.execution import RUN, choose, require, resumable
-from hypatia_lab.cli.terminal import show, table, wrap
+from hypatia_lab.cli.terminal import several, show, table, wrap
 from hypatia_lab.fleet import collect as collecting
 from hypatia_lab.fleet import overview, submit
 from hypatia_lab.fleet.job import Work
@@ -94,7 +94,9 @@ def run(
             _wait(layout, works, not one_after_the_other)
         elif works:
             names = submit.slurm(layout, works, given)
-            click.echo(f"submitted {_jobs(len(names))}: {' to '.join(dict.fromkeys([names[0], names[-1]]))}", err=True)
+            click.echo(
+                f"submitted {several(len(names), 'job')}: {' to '.join(dict.fromkeys([names[0], names[-1]]))}", err=True
+            )
     _tell(layout.folder)
     place = "" if layout.folder == (paths.BUILD / "fleet").resolve() else f" --folder {layout.folder}"
     click.echo(f"next: hypatia-lab fleet status{place}; hypatia-lab fleet collect{place}", err=True)
@@ -124,13 +126,9 @@ def _tell(folder: Path, as_json: bool = False) -> None:
     layout = Layout(folder)
     asked, lines = overview.wanted(layout), overview.lines(layout)
     pages = " ".join(asked.notebooks) or "all notebooks"
-    said = f"{_jobs(len(lines))}: {_counted(overview.STATES, [line.state for line in lines]) or 'none'}."
+    said = f"{several(len(lines), 'job')}: {_counted(overview.STATES, [line.state for line in lines]) or 'none'}."
     out = [*wrap(said), *wrap(f"{pages}, preset {asked.preset}, {folder}", 2), "", *_job_lines(lines)]
     show(out, lambda: [asdict(line) for line in lines], as_json=as_json)
-
-
-def _jobs(count: int) -> str:
-    return f"{count} job{'' if count == 1 else 's'}"
 
 
 def _counted(known: Sequence[str], found: Sequence[str]) -> str:
@@ -173,10 +171,8 @@ def collect(folder: Path, into: Path | None, as_json: bool) -> None:
     """
     target = (into or (records.COMMITTED if paths.CHECKOUT else paths.BUILD / "records")).resolve()
     items = collecting.collect(Layout(folder.resolve()), target)
-    lines = wrap(
-        f"Into {target}: {_counted(collecting.OUTCOMES, [item.outcome for item in items]) or 'nothing measured yet'}."
-    )
-    lines += [""] if items else []
+    counts = _counted(collecting.OUTCOMES, [item.outcome for item in items]) or "nothing measured yet"
+    lines = [*wrap(f"Into {target}: {counts}."), *[""] * bool(items)]
     for item in items:
         lines += wrap(f"{item.outcome}: {item.what}" + (f" ({item.reason})" if item.reason else ""), 4, 2)
     show(lines, lambda: [asdict(item) for item in items], as_json=as_json)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hypatia_lab.cli import execution, options
-from hypatia_lab.cli.terminal import show
+from hypatia_lab.cli.terminal import several, show
 
 
 @click.command()
@@ -47,8 +47,8 @@ def investigate(folder: Path, documents: tuple[Path, ...]) -> None:
     report.begin(folder, ledgers)
     for none in empty:
         click.echo(f"left out: {none}", err=True)
-    said = f"{count} figures are drafts in {folder / 'claims'}" if count else f"a first draft is in {folder / 'claims'}"
-    show([f"{said}; {folder / 'README.md'} says how to go on"])
+    said = f"{several(count, 'figure')} drafted" if count else "A first draft is"
+    show([f"{said} in {folder / 'claims'}. Next: read {folder / 'README.md'}"])
 
 
 def _prefix(stem: str, taken: Collection[str]) -> str:

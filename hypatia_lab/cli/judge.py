@@ -69,7 +69,7 @@ def _share(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option("--claims", "claims_file", type=options.FILE, help="YAML file of what you claim of it.")
 @click.option("--shapes", default="", help="Sizes instead of the file's own, such as 1024x512,64x64.")
 @click.option("--dtypes", default="", help="dtypes instead of the file's own, such as float32,bfloat16.")
-@click.option("--preset", default="quick", show_default=True, help="quick, seed or full.")
+@click.option("--preset", type=click.Choice(["quick", "seed", "full"]), default="quick", show_default=True)
 @options.device
 @click.option("--machine", default="", help="Name for this machine.  [default: from its device's name]")
 @click.option(
@@ -157,11 +157,8 @@ def judge(
     click.echo(f"{file.name}: getting ready to read it", err=True)
     from hypatia_lab.book import own as own_book
     from hypatia_lab.pages import own_kernel
-    from hypatia_lab.pages.evidence import PRESETS
     from hypatia_lab.workloads import DTYPES, parse_shape
 
-    if preset not in PRESETS:
-        raise click.UsageError(unknown("preset", preset, PRESETS))
     sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
     kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
     if wrong := [one for one in kinds if one not in DTYPES]:
@@ -190,6 +187,7 @@ def judge(
     claimed = told_claims([claims_file] if claims_file else [])
     folder = (output or Path(f"{file.stem}_book")).resolve()
     own_book.ensure_ours(folder)
+    records.ensure_writable(next(one for one in (folder, *folder.parents) if one.is_dir()))
     kind, problem = task or ("", None)
     asked: dict[str, Any] = {"problem": problem, "kind": kind, "shapes": sizes, "dtypes": kinds}
     with tempfile.TemporaryDirectory() as scratch, _processes(file, asked, Path(scratch, "log.txt")) as (reader, early):

@@ -17,4 +17,4 @@ def new(file: Path) -> None:
     from hypatia_lab.book.own import write_template
 
     write_template(file)
-    show([f"{file}: now hypatia-lab judge {file}"])
+    show([f"Wrote {file}. Next: hypatia-lab judge {file}"])

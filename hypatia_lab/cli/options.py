@@ -7,13 +7,15 @@ from typing import Any
 
 import click
 
+from hypatia_lab.machine import DEVICES
+
 FILE = click.Path(path_type=Path)
 """A file or a folder, which the command itself looks at."""
 FOLDER = click.Path(path_type=Path, file_okay=False)
 THERE = click.Path(path_type=Path, exists=True, file_okay=False)
 """A folder that must be there."""
 
-device = click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+device = click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Where to run.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array, for other programs.")
 paged = click.option("--no-pager", "paged", is_flag=True, flag_value=False, default=True, help="Print all at once.")
 

@@ -36,7 +36,7 @@ def kept(rows: list[Any], read: Callable[[Any], str], what: str, wanted: Sequenc
     there = list(dict.fromkeys(map(read, rows)))
     for value in wanted:
         if value not in there:
-            raise click.UsageError(unknown(what, value, there, "what is asked for"))
+            raise click.UsageError(unknown(what, value, there))
     return [row for row in rows if read(row) in wanted] if wanted else rows
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import click
 
+from hypatia_lab import claims as ledger
+from hypatia_lab import formats, tables
 from hypatia_lab import results as tidy
-from hypatia_lab import tables
+from hypatia_lab.claims import LAB
 from hypatia_lab.cli import options
 from hypatia_lab.cli.reading import kept, load
-from hypatia_lab.cli.terminal import grouped, show, table, wrap
+from hypatia_lab.cli.terminal import grouped, several, show, table, wrap
 from hypatia_lab.results import Row
 
 _FILTERS = ("experiment", "shape", "dtype", "math", "direction", "clock", "variant", "status")
@@ -31,6 +33,7 @@ def _filtered(command: Any) -> Any:
 @click.argument("operations", nargs=-1)
 @_filtered
 @options.machines
+@click.option("--all", "everything", is_flag=True, help="Controls and shapes drawn at random, too.")
 @options.records
 @options.paged
 @options.as_json
@@ -38,30 +41,49 @@ def results(
     operations: tuple[str, ...],
     folders: tuple[Path, ...],
     machines: tuple[str, ...],
+    everything: bool,
     paged: bool,
     as_json: bool,
     **wanted: tuple[str, ...],
 ) -> None:
-    """Print every measured cell, of OPERATIONS alone where some are named.
+    """Print what was measured, of OPERATIONS alone where some are named: the documents' sizes first.
 
     A cell has its time, the ratio to its baseline with a 95% interval (above 1 is faster), the share of what the
-    machine's own ceilings allow, its error and its status. Filters narrow the cells down:
-    hypatia-lab results linear_relu --clock graph --dtype bfloat16.
+    machine's own ceilings allow, its error and its status. Options narrow the cells down. The lab's controls and shapes
+    that were drawn at random are left out, unless --all, --experiment or --variant asks for them; --json has them all.
     """
     rows = kept(tidy.rows(load(folders, machines)), attrgetter("operation"), "operation", operations)
     for name in _FILTERS:
         given = [value.replace("×", "x") if name == "shape" else value for value in wanted[name]]
         rows = kept(rows, attrgetter(name), name, given)
     cells = ({key: getattr(row, key) for key in tidy.COLUMNS} for row in rows)
-    show(lambda: result_lines(rows), lambda: list(cells), as_json=as_json, paged=paged)
+    asked = everything or bool(wanted["experiment"] or wanted["variant"])
+    show(lambda: result_lines(rows, everything=asked), lambda: list(cells), as_json=as_json, paged=paged)
 
 
-def result_lines(rows: Sequence[Row]) -> list[str]:
-    """Every cell of ``rows``: how many there are of what, then :func:`cell_lines`, and how to see fewer."""
-    more = (
-        "hypatia-lab results linear_relu --clock graph --variant epilogue shows some of them; --help names all filters."
+ASIDE = {"agreement": "of the A/A control (--experiment agreement)"}
+ASIDE |= dict.fromkeys(["unseen", "untuned", "untuned_autotune"], "of random shapes (--experiment unseen or untuned)")
+"""What a reader is spared who does not ask for it: experiment → what its cells are."""
+
+
+def _aside(row: Row) -> str:
+    return ASIDE.get(row.experiment) or "of identical code under a second name" * row.is_twin
+
+
+def result_lines(rows: Sequence[Row], *, everything: bool = False) -> list[str]:
+    """How many cells there are of what, :func:`cell_lines` with the documents' sizes first, and what was left out:
+    nothing if ``everything`` is asked for, or would be left out."""
+    asides = Counter(map(_aside, rows))
+    told = [f"{several(asides[text], 'cell')} {text}" for text in asides if text and asides[""] and not everything]
+    sizes = {tuple(name.split("/")[:2]) for one in ledger.ledger() if one.document != LAB for name in one.workloads}
+    shown = [row for row in rows if not (told and _aside(row))]
+    # Of one size the documents' own dtype first.
+    shown.sort(
+        key=lambda r: (r.operation, (r.operation, r.shape) not in sizes, r.flops, r.dtype != "float32", r.workload)
     )
-    return [*_cell_counts(rows), "", *cell_lines(rows), "", *wrap(more)]
+    more = [f"Left out: {formats.listing(told)}. --all shows them."] if told else []
+    more.append("Fewer: hypatia-lab results linear_relu --clock graph --variant epilogue; --help lists all options.")
+    return [*_cell_counts(shown), "", *cell_lines(shown), "", *(line for text in more for line in wrap(text))]
 
 
 def cell_lines(rows: Sequence[Row]) -> list[str]:

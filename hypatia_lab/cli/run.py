@@ -57,7 +57,7 @@ from hypatia_lab.tables import claims as claim_tables
 def run(
     notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], minutes: float | None, **asked: Any
 ) -> None:
-    """Measure this machine: execute NOTEBOOKS (all of them by default) in measure mode.
+    """Measure this machine: run NOTEBOOKS, or all of them, in measure mode.
 
     A notebook is named by its number or name: 02, 02_naive_vs_cublas. An interrupted run goes on where it
     stopped when it is started again; finished records are kept. A notebook that fails does not stop the

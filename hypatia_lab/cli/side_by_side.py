@@ -96,13 +96,14 @@ def lines(found: SideBySide, *, everything: bool = False) -> list[str]:
     tested = claims.tested(found.parts, found.names)
     differ = claims.differing(tested)
     groups = _grouped(found.ratios)
-    said = wrap(f"Ratios that two or more machines measured: {len(found.ratios)}.")
-    said += [line for title, own in groups.items() if own for line in wrap(f"{title}: {len(own)}.", 4, 2)]
-    said += wrap(f"Verdicts that differ: {len(differ)} of {len(tested)} parts of claims that two or more could judge.")
+    far, less, _, unsure = map(len, groups.values())
+    unknown = f"{unsure} are too noisy or have too few processes"
+    said = wrap(f"Ratios: {far} of {len(found.ratios)} differ by more than {FAR:.0%}, {less} by less; {unknown}.", 4)
+    said += wrap(f"Verdicts: {len(differ)} of {len(tested)} differ, on parts of claims that two or more could judge.")
     judged = {own[0].id for own in tested}
     rest = [row for row in found.parts if row.machine in found.names and row.id not in judged]
     silent = claims.differing(grouped(rest, attrgetter("id")).values())
-    said += wrap(f"Parts that fewer than two could judge: {len(silent)} (--all tells them).") * bool(silent)
+    said += wrap(f"Left out: {len(silent)} verdicts on parts that fewer than two could judge (--all).") * bool(silent)
     said += _next_lines(found) if len(found.names) > 2 else []
     for own in [*differ, *silent] if everything else differ:
         said += ["", *_verdict_lines(own, found)]
@@ -112,8 +113,8 @@ def lines(found: SideBySide, *, everything: bool = False) -> list[str]:
     return said
 
 
-APART, LESS = f"Apart by more than {FAR:.0%}", "Apart by less"
-NOT, UNSURE = "Not apart: their intervals overlap", "Too few processes, or too noisy to say"
+APART, LESS = f"Ratios that differ by more than {FAR:.0%}", "Ratios that differ by less"
+NOT, UNSURE = "Ratios that do not differ: their intervals overlap", "Too few processes, or too noisy to say"
 
 
 def _grouped(ratios: Sequence[Across]) -> dict[str, list[Across]]:
@@ -183,7 +184,7 @@ def _next_lines(found: SideBySide) -> list[str]:
 
 def _instruments(parts: Sequence[str], indent: int) -> list[str]:
     """That what stands above was made by different instruments, and in which ``parts``, if in any."""
-    return wrap(f"Not made by the same {formats.listing(parts)}.", indent, indent) if parts else []
+    return wrap(f"Measured with different versions of {formats.listing(parts)}.", indent, indent) if parts else []
 
 
 def _verdict_lines(own: Sequence[Judgement], found: SideBySide) -> list[str]:

@@ -51,7 +51,7 @@ def _scene_options(command: Any) -> Any:
 @_scene_options
 @click.option("--hkl", type=options.FILE, help="Structure factors: a text file, a line 'h k l F' each.")
 @options.device
-@click.option("--dtype", default="float32", show_default=True, help="float32 or float64.")
+@click.option("--dtype", default="float32", type=click.Choice(["float32", "float64"]), show_default=True)
 @click.option("--variant", default="", help="Who computes it, such as c_openmp or eager.  [default: the fastest ready]")
 @click.option(
     "--output",

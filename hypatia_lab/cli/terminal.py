@@ -35,6 +35,11 @@ def wrap(text: str, hang: int = 0, indent: int = 0) -> list[str]:
     return textwrap.wrap(text, width(), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
+def several(count: int, noun: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def cut(text: str, most: int) -> str:
     """``text``, or as much of it as ``most`` characters hold."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
