@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hypatia_lab.book import readers
 from hypatia_lab.book.build import BookError
-from hypatia_lab.records import write_text
+from hypatia_lab.records import RecordError, ensure_writable, write_text
 
 MARK = "# Written by hypatia-lab judge; written anew by the next one.\n"
 """First line of the files that make a folder a reader's book."""
@@ -72,9 +72,14 @@ def write_template(path: Path) -> None:
 
 
 def ensure_ours(folder: Path) -> None:
-    """Raise :class:`BookError` when ``folder`` holds something else than a reader's book; what is not there will do."""
+    """Raise :class:`BookError` when ``folder`` holds something else than a reader's book, or cannot be written; what is
+    not there will do."""
     if folder.is_dir() and any(folder.iterdir()) and not readers.is_ours(folder, MARK):
         raise BookError(f"{folder} holds something else than a book of yours; choose another --output")
+    try:
+        ensure_writable(next(one for one in (folder, *folder.parents) if one.is_dir()))
+    except RecordError as cause:
+        raise BookError(f"{folder}: {cause}") from None
 
 
 def _fenced(source: str) -> str:

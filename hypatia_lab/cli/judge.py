@@ -187,7 +187,6 @@ def judge(
     claimed = told_claims([claims_file] if claims_file else [])
     folder = (output or Path(f"{file.stem}_book")).resolve()
     own_book.ensure_ours(folder)
-    records.ensure_writable(next(one for one in (folder, *folder.parents) if one.is_dir()))
     kind, problem = task or ("", None)
     asked: dict[str, Any] = {"problem": problem, "kind": kind, "shapes": sizes, "dtypes": kinds}
     with tempfile.TemporaryDirectory() as scratch, _processes(file, asked, Path(scratch, "log.txt")) as (reader, early):
