@@ -87,7 +87,7 @@ def printed(program: str) -> str:
 
 
 HEAVY_PARTS = (
-    "__main__ bench diffraction dispatch egraph experiments operations operators planted programs reader_kernel "
+    "__main__ bench diffraction dispatch egraph experiments nn operations operators planted programs reader_kernel "
     "training"
 )
 LIGHT = sorted(set(ALLOWED) - set(HEAVY_PARTS.split()))
