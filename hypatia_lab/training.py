@@ -46,6 +46,7 @@ Fault = Callable[[Any], str]
 
 told: set[str] = set()
 _racing = threading.local()
+_transforms = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
 
 # ---------------------------------------------------------------- where the lab's kernels cannot be
 
@@ -59,8 +60,7 @@ def tell_once() -> None:
 
 def transformed() -> bool:
     """Whether a transform of ``torch.func`` or forward-mode differentiation is at work: tensors are not memory then."""
-    functions = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return functions.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return _transforms() is not None or forward_ad._current_level >= 0
 
 
 def in_backward() -> bool:
