@@ -25,6 +25,7 @@ _HOME = {
     "linear_relu": "dispatch",
     "conv_block": "dispatch",
     "mlp": "dispatch",
+    "nn": "nn",
 }
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -33,4 +34,5 @@ def __getattr__(name: str) -> Any:
     # Found late, so that `hypatia-lab --help` does not wait for torch.
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    home = import_module(f"{__name__}.{_HOME[name]}")
+    return home if _HOME[name] == name else getattr(home, name)

@@ -12,7 +12,11 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   eager, or another that was the quicker both times.
 - **Clock**: ``wall``, what a caller waits for, or ``graph``, the time in a replayed CUDA graph. A call that is being
   captured takes what was chosen by ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
-- **Gradients**, autocast, torch.compile and subclasses of tensors get PyTorch's own form.
+- **Gradients**: where some are asked for, forms of both passes race in the same way, by which are asked for;
+  :mod:`hypatia_lab.training` has them. Their race is in a thread of its own.
+- **Autocast** casts the layers' tensors as it casts linear's where gradients are asked for. Otherwise it gets PyTorch's
+  own form, as do torch.compile (which traces it without a graph break), torch.jit.trace, FX's proxies, transforms of
+  torch.func and subclasses of tensors.
 
 Looking up takes the host one to two microseconds. Of a call that is mostly launching this is a share; replayed from a
 graph it is nothing.
@@ -34,19 +38,17 @@ from typing import Any
 import torch
 
 from hypatia_lab import clock as timer
-from hypatia_lab import intervals, machine, messages, variants
+from hypatia_lab import intervals, machine, messages, training, variants
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.compiled import compiled
 from hypatia_lab.messages import unknown
 from hypatia_lab.operations import conv_block as block
 from hypatia_lab.operations import linear_relu as layer
 from hypatia_lab.operations import mlp as layers
-from hypatia_lab.operations.torch_forms import MODES
+from hypatia_lab.operations.torch_forms import MODES, Form
+from hypatia_lab.training import Asked, Calls, Fault, Needs, Tensors
 from hypatia_lab.variants import Variant, variant
 from hypatia_lab.workloads import UNIT, Workload, WorkloadError, tail
-
-Form = Callable[..., torch.Tensor]
-"""Of the tensors of a call, one by one."""
 
 MARGIN = intervals.EQUIVALENCE
 """Share by which a form of the lab's must surely be faster than the library's to be chosen."""
@@ -57,6 +59,8 @@ HOPELESS, LEEWAY_S = 2.0, 1e-4
 SLOW_S = 0.5
 """Of what takes so long one call is enough to tell whether it is hopeless."""
 CLOCKS = ("wall", "graph")
+MOST_KINDS = 32
+"""So many shapes of x a layer is measured for in training: of lengths that change from step to step no more are."""
 
 LESSONS = {"ladder_vector", "document"}
 """Tags of forms that are there to be looked at: steps on the way to a kernel, each of which a GPU's compiler would have
@@ -77,7 +81,10 @@ class Dispatcher:
 
     ``shape`` gives the workload's shape of the tensors of a call; ``direct`` are forms that are functions already,
     eager among them, which every call takes where there is nothing to choose. ``tf32`` says whether PyTorch may now
-    round float32 so on a GPU: products and convolutions have a switch each.
+    round float32 so on a GPU: products and convolutions have a switch each. ``both`` gives, by clock, workload, device
+    and which gradients are asked for, the forms of both passes beside ``direct``; ``trained`` is the operation, and its
+    shape of the tensors of a call, by whose float64 these are judged, where it is another. ``casts``: autocast has the
+    tensors as linear's.
     """
 
     operation: str
@@ -85,30 +92,42 @@ class Dispatcher:
     shape: Callable[..., tuple[int, ...]]
     direct: Mapping[str, Form]
     tf32: Callable[[], bool]
+    both: Callable[[str, Workload, str, Needs], Mapping[str, Form]] = lambda *given: {}
+    trained: tuple[str, Callable[..., tuple[int, ...]]] | None = None
+    casts: bool = False
     forms: dict[Any, Form] = field(default_factory=dict)
     chosen: dict[Any, str] = field(default_factory=dict)
 
     def __call__(self, clock: str, compilers: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
         """The operation of ``tensors`` by the form that is chosen for the like of them."""
         eager, x, weight = self.direct["eager"], tensors[0], tensors[1]
-        assert x is not None
-        assert weight is not None
-        if torch.compiler.is_compiling() or (torch.is_grad_enabled() and _requires_grad(tensors)):
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return eager(*tensors)
-        capturing = is_capturing(x)
+        if not (isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor)):
+            return eager(*tensors)
+        if training.transformed():
+            training.tell_once()
+            return eager(*tensors)
+        needs: Needs = ()
+        if torch.is_grad_enabled() and _requires_grad(tensors):
+            needs = tuple(one is not None and one.requires_grad for one in tensors)
+        capturing, kind = is_capturing(x), "cuda" if x.is_cuda else "cpu"
         key = (
             "graph" if capturing else clock,
             compilers,
+            needs,
             x.shape,
             weight.shape,
             x.dtype,
             x.stride(),
             weight.stride(),
             x.device,
+            weight.dtype,
             x.__class__,
+            weight.__class__,
             len(tensors) > 2 and tensors[2] is None,
             self._math() if x.is_cuda and x.dtype is torch.float32 else "ieee",
-            torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"),
+            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
         )
         form = self.forms.get(key)
         if form is None:
@@ -121,89 +140,120 @@ class Dispatcher:
         except RuntimeError:  # PyTorch's old and new switches say different things
             return "unknown"
 
-    def choose(self, key: tuple[Any, ...], tensors: Sequence[torch.Tensor | None]) -> Form:
-        clock, compilers, *_, kind, _, precision, autocast = key
+    def choose(self, key: tuple[Any, ...], tensors: Tensors) -> Form:
+        clock, _, needs, *_ = key
         if clock not in CLOCKS:
             raise ValueError(unknown("clock", clock, CLOCKS))
-        with _CHOOSING:
+        return training.apart(partial(self._choose, key, tensors)) if needs else self._choose(key, tensors)
+
+    def _choose(self, key: tuple[Any, ...], tensors: Tensors) -> Form:
+        clock, compilers, needs, *_, kind, weight, _, precision, autocast = key
+        eager, asked = self.direct["eager"], Asked(needs, autocast) if needs else None
+        # Whoever chooses may need the thread of the backward pass that waits.
+        if not _CHOOSING.acquire(blocking=not training.in_backward()):
+            return eager
+        try:
             if key not in self.forms:
-                name, form = "eager", self.direct["eager"]
+                name, form = "eager", eager
                 x = tensors[0]
                 assert x is not None
                 if (
                     kind is torch.Tensor
                     and x.device.type in ("cpu", "cuda")
-                    and not autocast
-                    and (work := self._workload(precision, tensors)) is not None
+                    and (not asked or (weight in (torch.Tensor, torch.nn.Parameter) and self._few(key)))
+                    and (not autocast or (asked and self.casts and all(map(training.castable, tensors))))
+                    and (work := self._workload(precision, tensors, asked)) is not None
                 ):
-                    with torch.no_grad(), torch.cuda.device(x.device if x.is_cuda else -1):
-                        name, form = self._found(work, clock, compilers, tensors)
+                    with torch.set_grad_enabled(bool(needs)), torch.cuda.device(x.device if x.is_cuda else -1):
+                        name, form = self._found(work, clock, compilers, tensors, asked)
                 self.chosen[key], self.forms[key] = name, form
             return self.forms[key]
+        finally:
+            _CHOOSING.release()
 
-    def _workload(self, precision: str, tensors: Sequence[torch.Tensor | None]) -> Workload | None:
+    def _few(self, key: tuple[Any, ...]) -> bool:
+        """Whether this layer has met few shapes of x yet."""
+        return sum(known[:3] == key[:3] and known[4] == key[4] for known in self.forms) < MOST_KINDS
+
+    def _workload(self, precision: str, tensors: Tensors, asked: Asked | None) -> Workload | None:
         """The lab's name of what is computed; None where it has none, and so no form of its own."""
+        operation, shape = (self.trained if asked else None) or (self.operation, self.shape)
         try:
-            dtype = str(tensors[0].dtype).removeprefix("torch.")  # pyright: ignore[reportOptionalMemberAccess]
-            return Workload(self.operation, self.shape(*tensors), dtype, precision)
+            dtype = tensors[0].dtype  # pyright: ignore[reportOptionalMemberAccess]
+            if asked and asked.autocast:
+                dtype, precision = asked.autocast, "ieee"
+            direction = "forward_backward" if asked else "forward"
+            return Workload(operation, shape(*tensors), str(dtype).removeprefix("torch."), precision, direction)
         except (WorkloadError, IndexError, AttributeError):
             return None
 
     def _found(
-        self, work: Workload, clock: str, compilers: bool, tensors: Sequence[torch.Tensor | None]
+        self, work: Workload, clock: str, compilers: bool, tensors: Tensors, asked: Asked | None
     ) -> tuple[str, Form]:
         """The choice as it was stored, or measured now and stored."""
         place = tensors[0].device  # pyright: ignore[reportOptionalMemberAccess]
         device = place.type
         clock = clock if device == "cuda" else "wall"  # a CPU has no graphs
-        forms = self.candidates(work, device, compilers)
-        laid = [None if one is None else [list(one.shape), list(one.stride())] for one in tensors]
-        asked = [self.operation, work.dtype, work.math, clock, compilers, sorted(forms), laid, *_here(place)]
-        path = folder() / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.json"
-        name = _stored(path, asked)
+        forms = self.candidates(work, device, compilers, asked, clock)
+        laid = [None if one is None else [list(one.shape), list(one.stride()), str(one.dtype)] for one in tensors]
+        kind = [work.operation, work.dtype, work.math, clock, compilers, asked and list(asked.needs)]
+        asks = [*kind, sorted(forms), laid, *_here(place)]
+        path = folder() / f"{hashlib.sha256(json.dumps(asks).encode()).hexdigest()[:32]}.json"
+        name = _stored(path, asks)
         if name not in forms:
             try:
-                name = self.measured(forms, _alike(work, device, self.names, tensors), work, clock, device)
+                given = _alike(work, device, self.names, tensors)
+                name = self.measured(forms, given, work, clock, device, asked)
             except RuntimeError:  # tensors that do not fit, too little memory, or a view that overlaps
                 name = "eager"
             else:
-                loader.store(path, json.dumps({"asked": asked, "form": name}).encode())
+                loader.store(path, json.dumps({"asked": asks, "form": name}).encode())
         return name, forms[name]
 
-    def candidates(self, work: Workload, device: str, compilers: bool = False) -> dict[str, Form]:
-        """Name → form, of all that may compute ``work`` on ``device``, the library's first."""
+    def candidates(
+        self, work: Workload, device: str, compilers: bool = False, asked: Asked | None = None, clock: str = "wall"
+    ) -> dict[str, Form]:
+        """Name → form, of all that may compute ``work`` on ``device``, the library's first.
+
+        ``asked``: what of a backward pass; then they are forms that can be differentiated.
+        """
         variants.load()
         known = variants.variants(self.operation)
-        able = {name: one for name, one in known.items() if contends(one) and not one.needs(work, device)}
-        library = {name: able.pop(name) for name in LIBRARY if name in able}
         found: dict[str, Form] = {}
-        for name, one in (library | able).items():
-            found[name] = self.direct.get(name) or partial(self._by_factory, one, work)
+        if asked:
+            found |= {name: self.direct[name] for name in LIBRARY if name in self.direct and name != "epilogue"}
+            found |= self.both(clock, work, device, asked.needs)
+        else:
+            able = {name: one for name, one in known.items() if contends(one) and not one.needs(work, device)}
+            library = {name: able.pop(name) for name in LIBRARY if name in able}
+            for name, one in (library | able).items():
+                found[name] = self.direct.get(name) or partial(self._by_factory, one, work)
         for name in ("compile", "compile_max_autotune") if compilers else ():
             if name in known and not known[name].needs(work, device):
                 found[name] = compiled(self.direct["eager"], mode=MODES[name])
-        return {"eager": self.direct["eager"]} | found
+        return {"eager": self.direct["eager"]} | (asked.cast(found) if asked else found)
 
     def _by_factory(self, one: Variant, work: Workload, *tensors: torch.Tensor) -> torch.Tensor:
         y = one.factory(work, dict(zip(self.names, tensors, strict=True)))()
-        # The library's y is contiguous where x is, and who calls ``view`` on it must not depend on a choice.
-        return y.contiguous() if tensors[0].is_contiguous() else y
+        return training.lying_as(tensors[0], y)
 
     def measured(
-        self, forms: Mapping[str, Form], tensors: Sequence[torch.Tensor | None], work: Workload, clock: str, device: str
+        self,
+        forms: Mapping[str, Form],
+        tensors: Tensors,
+        work: Workload,
+        clock: str,
+        device: str,
+        asked: Asked | None = None,
     ) -> str:
         """The name of the quickest of ``forms``, of those that are right on ``tensors``; see the module."""
-        right = forms["eager"](*tensors)
-        inputs: Any = dict(zip(self.names, tensors, strict=True))
-        exact = cache(partial(work.spec.reference, inputs))
-        runs, least = {}, math.inf
-        for name, form in forms.items():
-            run = partial(form, *tensors)
+        both = training.race(asked, forms, self.names, tensors, work, _differs) if asked else None
+        (runs, fault), least = both or self._one(forms, tensors, work), math.inf
+        for name, run in [*runs.items()]:
+            del runs[name]
             try:
-                answer = run()
-                # Where eager's own 16-bit sums are the worse of the two, a form that is near float64's answer is right.
-                if (fault := _differs(answer, right, work)) and _differs(answer, exact().to(right.dtype), work):
-                    _tell(self.operation, name, fault)
+                if reason := fault(run()):
+                    _tell(self.operation, name, reason)
                     continue
                 seconds = [timer.once_s(run, device)]
                 while len(seconds) < 3 and seconds[-1] < SLOW_S:
@@ -220,6 +270,19 @@ class Dispatcher:
         name, rival = quickest(timed(runs, clock, device, BUDGET_S))
         racing = {one: runs[one] for one in dict.fromkeys(("eager", rival or name, name)) if one in runs}
         return confirmed(name, rival, timed(racing, clock, device, RACE_S)) if name != "eager" else name
+
+    def _one(self, forms: Mapping[str, Form], tensors: Tensors, work: Workload) -> tuple[Calls, Fault]:
+        """A call of each form, and what tells how its answer is off."""
+        calls = {name: partial(form, *tensors) for name, form in forms.items()}
+        right, inputs = calls["eager"](), dict(zip(self.names, tensors, strict=True))
+        exact = cache(partial(work.spec.reference, inputs))  # pyright: ignore[reportArgumentType]
+
+        def fault(answer: torch.Tensor) -> str:
+            # Where eager's own 16-bit sums are the worse of the two, a form that is near float64's answer is right.
+            off = _differs(answer, right, work)
+            return off if off and _differs(answer, exact().to(right.dtype), work) else ""
+
+        return calls, fault
 
 
 def folder() -> Path:
@@ -281,7 +344,7 @@ def is_capturing(x: torch.Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _requires_grad(tensors: Sequence[torch.Tensor | None]) -> bool:
+def _requires_grad(tensors: Tensors) -> bool:
     for one in tensors:  # noqa: SIM110  (a generator would take longer than all the rest)
         if one is not None and one.requires_grad:
             return True
@@ -298,6 +361,7 @@ def _here(device: torch.device) -> tuple[str, ...]:
     gpu = device.type == "cuda"
     name = torch.cuda.get_device_name(device) if gpu else f"{machine.cpu_name()}, {torch.get_num_threads()} threads"
     home, text = Path(__file__).resolve().parent, hashlib.sha256(Path(__file__).read_bytes())
+    text.update((home / "training.py").read_bytes())
     for path in sorted(path for folder in ("kernels", "operations") for path in (home / folder).rglob("*.*")):
         if "__pycache__" not in path.parts:
             text.update(path.read_bytes())
@@ -314,9 +378,7 @@ def _stored(path: Path, asked: list[Any]) -> str:
         return ""
 
 
-def _alike(
-    work: Workload, device: str, names: Sequence[str], tensors: Sequence[torch.Tensor | None]
-) -> list[torch.Tensor | None]:
+def _alike(work: Workload, device: str, names: Sequence[str], tensors: Tensors) -> list[torch.Tensor | None]:
     """Random tensors of the shapes and strides of ``tensors``, as the lab draws them for ``work``.
 
     A caller's own numbers may all be zero, of which every form makes the same.
@@ -332,16 +394,30 @@ def _alike(
     return found
 
 
-def _differs(answer: torch.Tensor, right: torch.Tensor, work: Workload) -> str:
-    """How ``answer`` is off from ``right``, eager's, by more than twice what one may be off; empty where it is not."""
+def _differs(
+    answer: torch.Tensor,
+    right: torch.Tensor,
+    work: Workload,
+    part: str = "y",
+    least: float = 0.0,
+    jump: torch.Tensor | None = None,
+) -> str:
+    """How ``answer`` is off from ``right``, eager's, by more than twice what one may be off; empty where it is not.
+
+    Both are that ``part`` of the answer; ``least`` is the size that errors are judged against where its own is smaller,
+    and ``jump`` by how much each element may be off beside.
+    """
     if (answer.shape, answer.dtype, answer.device) != (right.shape, right.dtype, right.device):
         return f"{answer.dtype} {list(answer.shape)} on {answer.device} for {right.dtype} {list(right.shape)}"
-    difference, norm = (answer.double() - right.double()).abs(), float(right.double().norm())
-    most = 2 * work.tolerance() * tail(right.numel()) * max(float(right.double().abs().max()), UNIT[work.dtype])
+    difference, sizes = (answer.double() - right.double()).abs(), right.double()
+    if jump is not None:
+        difference = (difference - 2 * tail(right.numel()) * jump).relu()
+    peak = max(float(sizes.abs().max()), least, UNIT[work.part_dtype(part)])
+    most = 2 * work.tolerance(part) * tail(right.numel()) * peak
     if not bool((difference <= most).all()):  # NaN is no answer
         return f"an element is off by {float(difference.max()):.1e}, {most:.1e} may be"
-    slack = 2 * work.tolerance() * (1 + tail(1) / math.sqrt(right.numel()))
-    error = float(difference.norm()) / (norm or 1.0)
+    slack = 2 * work.tolerance(part) * (1 + tail(1) / math.sqrt(right.numel()))
+    error = float(difference.norm()) / (max(float(sizes.norm()), least * math.sqrt(right.numel())) or 1.0)
     return f"off by {error:.1e}, {slack:.1e} may be" if error > slack else ""
 
 
@@ -364,6 +440,8 @@ LINEAR_RELU = Dispatcher(
     lambda x, weight, bias: (_rows(x), x.shape[-1], weight.shape[0]),
     {"eager": layer._eager, "epilogue": layer.fused_epilogue},
     _products_tf32,
+    lambda clock, *given: training.linear_relu(*given),
+    casts=True,
 )
 CONV_BLOCKS = {
     approximate: Dispatcher(
@@ -376,6 +454,7 @@ CONV_BLOCKS = {
             "group_norm": block.torch_form(Workload(operation, (1, 1, 1, 1)), grouped=True),
         },
         lambda: torch.backends.cudnn.allow_tf32,
+        lambda clock, *given: training.conv_block(*given),
     )
     for operation, approximate in block.OPERATIONS.items()
 }
@@ -385,6 +464,13 @@ def _layer_names(count: int) -> tuple[str, ...]:
     return ("x", *(f"{kind}{number}" for number in range(1, count + 1) for kind in ("weight", "bias")))
 
 
+def _mlp_shape(x: torch.Tensor, *parameters: torch.Tensor) -> tuple[int, ...]:
+    """batch, in, hidden, hidden layers, out; empty where the hidden layers are not of one width."""
+    *hidden, last = parameters[::2]
+    alike = all(weight.shape[0] == last.shape[1] for weight in hidden)
+    return (_rows(x), x.shape[-1], last.shape[1], len(hidden), last.shape[0]) if alike else ()
+
+
 MLPS = {
     count: Dispatcher(
         operation,
@@ -392,6 +478,9 @@ MLPS = {
         lambda x, weight, *others: (_rows(x), x.shape[-1]) if weight.shape[0] == weight.shape[1] else (),
         {"eager": layers.plain, "epilogue": layers._layer_by_layer(layer.fused_epilogue)},
         _products_tf32,
+        lambda clock, *given: training.mlp(partial(LINEAR_RELU, clock, False), *given),
+        trained=("mlp", _mlp_shape),
+        casts=True,
     )
     for operation, count in layers.FUSED.items()
 }

@@ -259,15 +259,12 @@ def test_a_view_that_overlaps_gets_eager() -> None:
     assert chosen(LINEAR_RELU) == ["eager"]
 
 
-def test_gradients_are_pytorchs_own_twice() -> None:
-    x, weight, bias = (tensor.double().requires_grad_() for tensor in operands(3, inner=4, outer=5))
-    assert torch.autograd.gradcheck(lab.linear_relu, (x, weight, bias))
-    assert torch.autograd.gradgradcheck(lab.linear_relu, (x, weight, bias))
-    assert chosen(LINEAR_RELU) == []
+def test_without_gradients_a_choice_is_of_the_answer_alone() -> None:
+    x, weight, bias = (tensor.requires_grad_() for tensor in operands(3))
     with torch.no_grad():
         lab.linear_relu(x, weight, bias)
-    assert len(chosen(LINEAR_RELU)) == 1
     assert not lab.linear_relu(x.detach(), weight.detach(), bias.detach()).requires_grad
+    assert {key[2] for key in LINEAR_RELU.forms} == {()}
 
 
 def test_autocast_and_subclasses_get_pytorchs_own() -> None:

@@ -87,7 +87,8 @@ def printed(program: str) -> str:
 
 
 HEAVY_PARTS = (
-    "__main__ bench diffraction dispatch egraph experiments operations operators planted programs reader_kernel"
+    "__main__ bench diffraction dispatch egraph experiments nn operations operators planted programs reader_kernel "
+    "training"
 )
 LIGHT = sorted(set(ALLOWED) - set(HEAVY_PARTS.split()))
 HEAVY = ("torch", "pandas", "plotly", "scipy", "papermill", "numpy", "egglog", "sphinx")

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as functional
 
 import hypatia_lab.operations.mlp as fused
+from hypatia_lab import dispatch
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations.linear_relu import tensor_cores
 from hypatia_lab.operations.operators import operator
@@ -29,11 +30,11 @@ def _differentiated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
 def linear_relu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """max(0, x·Wᵀ + b), x (..., in), W (out, in), b (out) or None → (..., out): cuBLASLt's epilogue, for inference.
 
-    Where gradients are wanted, torch's two operations; on a CPU and without a bias a product and a ReLU in its place.
-    Raises torch's errors.
+    Where gradients are wanted, what the dispatcher chooses; on a CPU and without a bias a product and a ReLU in its
+    place. Raises torch's errors.
     """
     if _differentiated(x, weight, bias):
-        return functional.linear(x, weight, bias).relu()
+        return dispatch.linear_relu(x, weight, bias)
     if not x.is_cuda or bias is None:
         return functional.linear(x, weight, bias).relu_()
     fuse = torch._addmm_activation  # pyright: ignore[reportPrivateImportUsage]
@@ -89,10 +90,10 @@ for _own in (_linear_apart, _apart):
 def linear_relu_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """x·Wᵀ, then max(0, · + b) in its place by one kernel. Shapes as of :func:`linear_relu`.
 
-    Where gradients are wanted or there is no such kernel, torch's operations.
+    Where gradients are wanted, what the dispatcher chooses; where there is no such kernel, torch's operations.
     """
     if _differentiated(x, weight, bias):
-        return functional.linear(x, weight, bias).relu()
+        return dispatch.linear_relu(x, weight, bias)
     if not _there(apart_missing, x.device, x.dtype):
         return torch.matmul(x, weight.t()).add_(bias).relu_()
     return _apart(x, weight, bias)
