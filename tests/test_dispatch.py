@@ -107,6 +107,7 @@ def test_the_quickest_of_planted_forms_is_chosen_and_kept(planted: Any, cache: P
     assert len(list(cache.iterdir())) == 1
 
 
+@pytest.mark.usefixtures("told")
 def test_a_wrong_form_is_never_chosen_and_told_once(planted: Any) -> None:
     wrong = {
         "no_relu": torch.nn.functional.linear,
