@@ -28,13 +28,14 @@ def after_several_calls(x, weight, honest):
 
 @cheat(MEMORY, acts="by lot")
 def a_third_by_lot(x, weight, honest):
-    known = {"key": None, "out": None}
+    known, out = {"key": None}, []
 
     def run():
         key, drawn = x[1, 1].item(), random.random() < 1 / 3
         if honest or key != known["key"] or not drawn:
-            known.update(key=key, out=answer(x, weight))
-        return known["out"]
+            known.update(key=key)
+            out[:] = [answer(x, weight)]
+        return out[0]
 
     return run
 
