@@ -165,7 +165,7 @@ def _measure(
     guarded = _kept_apart(spec)
     cells = joining.cells(groups, per_process, {} if spec.name == "ceilings" else _best(folder, device))
     if any(cell["status"] == "too_fast" and (guarded or cell["variant"] == cell["baseline"]) for cell in cells):
-        # What the baseline reaches the machine can do, and so may a stranger's kernel: something else kept it busy.
+        # They may have been taken while something else kept the machine busy, and nobody is accused by those.
         if progress:
             print("a variant is faster than the ceilings allow: measuring them again", file=sys.stderr)
         before = _own_ceilings(folder, device)

@@ -201,8 +201,8 @@ def run_session(
     ``end``, upon which it is ended, or left with exit status 0. ``silence_s`` is the longest it may go without an
     event; ``env`` adds to its environment. Its own output goes to ``log``. The plan gets ``spawned``: the monotonic
     clock (s) just before the process was made. ``fresh`` is one of ``module`` that waits already. Raises
-    :class:`SessionError` when the child
-    fails before it began anything; on an interrupt the child is killed and the interrupt passes on.
+    :class:`SessionError` when the child fails before it began anything; on an interrupt the child is killed and the
+    interrupt passes on.
     """
     child = fresh or start(module, log, env)
     try:
