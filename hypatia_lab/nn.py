@@ -85,9 +85,9 @@ def convert(model: nn.Module, *, clock: str = "wall") -> int:
 
     - An ``nn.Sequential`` with patterns in it becomes a :class:`Sequential`.
     - A Linear and a ReLU that a ``forward`` calls one after the other become a :class:`LinearReLU` and an
-      ``nn.Identity``. Who calls whom is what ``torch.fx`` traces, in training and in evaluation, with and without
-      its arguments' defaults; what it cannot trace stays as it is, as does what ``forward`` computes by functions (``relu(self.layer(x))``) and a ReLU that
-      something else is given to, too.
+      ``nn.Identity``. Who calls whom is what ``torch.fx`` traces, in training and in evaluation, with and without its
+      arguments' defaults; what it cannot trace stays as it is, as does what ``forward`` computes by functions
+      (``relu(self.layer(x))``) and a ReLU that something else is given to, too.
 
     Parameters, state and names stay; who holds a converted Linear by itself gets its ReLU, too. ``clock`` as of
     :class:`LinearReLU`. A second conversion finds nothing.
