@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -196,6 +197,7 @@ def judge(
         from hypatia_lab.judged import gate
         from hypatia_lab.machine import choose_device, default_name
 
+        import_module("pandas")  # what is told at the end needs it, and the file is being read meanwhile
         place = choose_device(device)
         with _refusals(file, problem, as_json=as_json):
             text, experiment, found, left_out = _read(file, asked, time_limit, reader, Path(scratch, "log.txt"))

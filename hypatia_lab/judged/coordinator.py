@@ -77,9 +77,11 @@ def main() -> None:
     """Entry of a fresh process; see :mod:`hypatia_lab.bench.sessions`."""
     # Headers compiled in advance take 150 MB and nine seconds, and each variant would have its own.
     os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
+    # A pool of compilers takes seconds to start, and somebody would have to wait until it is at rest.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     # Whoever has asked CUDA for its devices cannot fork any more; NVML may be asked.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    import torch._dynamo  # noqa: F401  # whatever reads a reader's file needs it, and a fork has it already
+    import torch._inductor.compile_fx  # noqa: F401  # torch.compile needs it, and a fork has it already
 
     del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
     serve(Coordinator)

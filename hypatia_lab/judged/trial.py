@@ -331,7 +331,7 @@ class Trial:
             for place in CALLS:
                 ready = channel.marked(**waits)
                 between_s += ready - asked if asked else 0.0  # what comes before the first is a warm call
-                if place == FRESH or (place == AGAIN and self.turn is None):  # a GPU's caches don't show who filled it
+                if place in (FRESH, AGAIN):  # both: another process has had its turn before either
                     self._fill(case)
                 elif word == "graph" and self.turn is not None:
                     self.turn()

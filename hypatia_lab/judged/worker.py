@@ -36,6 +36,9 @@ WRITTEN: Described = (("written", "uint8", ()),)
 IN_PLACE, LEFT = 1, 2
 KEPT = 2**25 - 2**14
 """Bytes. Source: mallopt(3), M_MMAP_THRESHOLD: DEFAULT_MMAP_THRESHOLD_MAX on 64 bits, less what surrounds a piece."""
+HELD_UP = 2_000_000
+"""Cycles of a GPU, about a millisecond: so long a checked call is held up there, so that its output is taken before what
+nobody waits for is done."""
 SETTLE_S = 5.0
 """So long whoever compiles in the background is waited for."""
 
@@ -180,6 +183,8 @@ class Worker:
         """Call it once on what lies on the shelf, with fresh memory of ``poison`` bytes each poisoned."""
         self._take()
         with check.poisoned(self.device, *poison):
+            if self.device == "cuda":
+                torch.cuda._sleep(HELD_UP)
             out = self.run()
         return self._give(out)
 
