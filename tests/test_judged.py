@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,8 @@ from hypatia_lab.judged.processes import REFEREE
 from hypatia_lab.judged.referee import Referee
 from hypatia_lab.judged.shelf import Shelf, described
 from hypatia_lab.judged.trial import Trial
-from hypatia_lab.judged.worker import Worker
+from hypatia_lab.judged.worker import IN_PLACE, WRITTEN, Worker
+from hypatia_lab.judged.worker import key as part
 from hypatia_lab.machine import choose_device
 from hypatia_lab.strangers import reader_kernel
 
@@ -268,6 +270,30 @@ def test_memory_of_a_gpu_is_seen_by_whoever_has_its_file():
     assert shelf["none"].shape == (0,)
     for one in (other, shelf):
         one.close()
+
+
+@on_gpu
+def test_what_changes_amid_long_calls_is_followed_at_once(ends):
+    """A GPU takes a thousand calls ahead, which are no longer to be taken back."""
+    here, there = ends
+    worker = Worker(there, lambda: None, "cuda", "mine")
+    worker.start()
+    worker.written, worker.outbox = Shelf(WRITTEN), Shelf([(part(0), "float32", [1])], "cuda")
+    worker.copied = []
+
+    def run() -> torch.Tensor:
+        torch.cuda._sleep(10_000_000)  # cycles, 5 ms
+        return torch.ones(1, device="cuda")
+
+    worker.run = run
+    thread = threading.Thread(target=worker.amid)
+    thread.start()
+    here.marked(silence_s=10.0)
+    time.sleep(0.2)
+    worker.written["written"].fill_(IN_PLACE)
+    thread.join(timeout=1.0)
+    assert not thread.is_alive()
+    assert float(worker.outbox[part(0)]) == 1
 
 
 @pytest.mark.parametrize(("status", "full"), [(2, True), (801, False)])

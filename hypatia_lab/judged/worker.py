@@ -29,6 +29,9 @@ CALLS = FRESH, TIMED, AGAIN = "fresh", "timed", "again"
 """The calls of a visit: the first one on new inputs, a sample, and one after it."""
 WARM_S, MOST_WARM = 2e-3, 5
 """So long it is called before anything is timed, and so often at most."""
+AHEAD = 16
+"""So many of those others a GPU has before it at most. It would take a thousand, and what changes be seen when all of them
+are done."""
 CALLS_AFTER = 3
 """Calls after the inputs have changed amid others. One may have begun before."""
 WRITTEN: Described = (("written", "uint8", ()),)
@@ -37,7 +40,7 @@ IN_PLACE, LEFT = 1, 2
 KEPT = 2**25 - 2**14
 """Bytes. Source: mallopt(3), M_MMAP_THRESHOLD: DEFAULT_MMAP_THRESHOLD_MAX on 64 bits, less what surrounds a piece."""
 HELD_UP = 2_000_000
-"""Cycles of a GPU, about a millisecond: so long a checked call is held up there, so that its output is taken before what
+"""Cycles of a GPU, about a millisecond: so long a checked call is held up there. Its output is taken before work that
 nobody waits for is done."""
 SETTLE_S = 5.0
 """So long whoever compiles in the background is waited for."""
@@ -255,8 +258,12 @@ class Worker:
         written = self.written["written"]
         written.zero_()
         self.channel.mark()
+        calls = 0
         while not (how := int(written)):
             self.run()
+            calls += 1
+            if calls % AHEAD == 0:
+                self._wait()
         if how == LEFT:
             self._take()
         for _ in range(CALLS_AFTER):
