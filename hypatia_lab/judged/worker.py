@@ -30,8 +30,7 @@ CALLS = FRESH, TIMED, AGAIN = "fresh", "timed", "again"
 WARM_S, MOST_WARM = 2e-3, 5
 """So long it is called before anything is timed, and so often at most."""
 AHEAD = 16
-"""So many of those others a GPU has before it at most. It would take a thousand, and what changes be seen when all of them
-are done."""
+"""So many of those others a GPU has before it at most. It would take a thousand, and after them see what changes."""
 CALLS_AFTER = 3
 """Calls after the inputs have changed amid others. One may have begun before."""
 WRITTEN: Described = (("written", "uint8", ()),)
