@@ -45,6 +45,8 @@ VERSION = max(VERSIONS)
 
 SOME = 8
 """Elements of which it shows whether rounding has touched them all; of fewer, any mistake may have."""
+HALVED = 5e-5
+"""Share of the norm: what rounding to half as many bits as float32 has leaves is more."""
 PIECE = 2**26
 """Numbers that are looked at at once."""
 LARGE = 2**30
@@ -495,8 +497,9 @@ def _diagnose(out: torch.Tensor, part: _Part, error: float, bad: torch.Tensor) -
     written = reference != 0
     count = int(written.sum())
     rounded = count >= SOME and int((bad & written).sum()) > count / 2
-    if workload.math == "ieee" and error < 8e-3 and rounded and torch.finfo(out.dtype).bits >= 32:
-        level = "bfloat16" if error > 1e-3 else "TF32 or float16" if error > 5e-5 else "float32"
+    bits = torch.finfo(out.dtype).bits
+    if workload.math == "ieee" and error < 8e-3 and rounded and (bits > 32 or (bits == 32 and error > HALVED)):
+        level = "bfloat16" if error > 1e-3 else "TF32 or float16" if error > HALVED else "float32"
         return (
             f"low precision, or another formula: error {error:.1e} is the size of {level} rounding, "
             f"not of {workload.dtype}'s (at most {part.share:.1e})"

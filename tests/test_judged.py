@@ -332,7 +332,7 @@ def test_what_a_variant_shares_is_let_go_before_the_next_one_is_there():
     members.members = {REFEREE: SimpleNamespace(channel=SimpleNamespace(files=files))}  # type: ignore[attr-defined]
     nothing = dict.fromkeys(("started", "tampered", "go_ahead", "ensure_taken", "pace", "begin"), lambda *given: None)
     probe = SimpleNamespace(free_bytes=lambda: 0.0)
-    coordinator = SimpleNamespace(processes=members, probe=probe, turn=None, number=2, **nothing)
+    coordinator = SimpleNamespace(processes=members, probe=probe, number=2, **nothing)
     data = {"variants": ["eager", "compile", "mine"], "clocks": [], "workload": {}, "budget_s": 1.0}
     layout = dict.fromkeys(("inputs", "outputs", "place", "lying", "poison"), ()) | {"holds": 1, "judging": 1}
     trial = Trial(coordinator, 0, data, layout)  # type: ignore[arg-type]

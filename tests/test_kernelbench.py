@@ -68,6 +68,14 @@ def test_a_wrong_candidate_is_wrong(name):
     assert found.reason.startswith(SAID.get(name, "wrong values: error "))
 
 
+def test_what_is_less_off_than_lower_precision_would_be_is_not_called_that(tmp_path):
+    changes = ((FORWARD, "return torch.exp(x)"),)
+    candidate, _ = pair(tmp_path, *changes)
+    text = candidate.read_text().replace("exp(x)", "exp(x) * 1.00002")
+    own = kernelbench.load(*pair(tmp_path, *changes, candidate=text))
+    assert checked(own).reason.startswith("wrong values: ")
+
+
 def test_a_single_number_that_is_a_little_off_is_wrong_and_not_called_rounded(tmp_path):
     changes = (FORWARD, "return torch.mean(x**2)"), ("torch.randn(5, 64)", "torch.rand(500, 64)")
     candidate, _ = pair(tmp_path, *changes)

@@ -115,8 +115,6 @@ class Session(ABC):
         self.probe = machine.Probe(self.device, plan["gpu"])
         self.pace = Pace()
         self.ahead: bool = plan.get("ahead", False)
-        graphs = self.device == "cuda" and any("graph" in data["clocks"] for _, data in plan["groups"])
-        self.turn = Companion() if graphs else None
 
     def run(self, index: int, data: dict[str, Any]) -> None:
         """Check and time the variants of the group ``data``, and tell a row of each under every clock."""
@@ -158,10 +156,9 @@ class Session(ABC):
         """The cases of the group ``data``, whose inputs are there while the body runs, and what fills them. Raises
         :class:`Ended` where no inputs can be drawn."""
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of all that was started."""
-        if self.turn:
-            self.turn.close()
 
 
 class OwnSession(Session):
@@ -171,6 +168,8 @@ class OwnSession(Session):
         super().__init__(plan, emit)
         self.luck = random.SystemRandom()
         self.rests = True
+        graphs = self.device == "cuda" and any("graph" in data["clocks"] for _, data in plan["groups"])
+        self.turn = Companion() if graphs else None
 
     def run(self, index: int, data: dict[str, Any]) -> None:
         super().run(index, data)
@@ -178,6 +177,10 @@ class OwnSession(Session):
             import torch
 
             torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        if self.turn:
+            self.turn.close()
 
     @contextmanager
     def opened(self, index: int, data: dict[str, Any]) -> Iterator[tuple[Sequence[Case], Callable[[], None]]]:

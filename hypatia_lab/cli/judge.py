@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
@@ -191,6 +192,7 @@ def judge(
     kind, problem = task or ("", None)
     asked: dict[str, Any] = {"problem": problem, "kind": kind, "shapes": sizes, "dtypes": kinds}
     with tempfile.TemporaryDirectory() as scratch, _processes(file, asked, Path(scratch, "log.txt")) as (reader, early):
+        gc.disable()  # imports make no garbage
         from hypatia_lab.bench import composer
         from hypatia_lab.cli.claim_names import ensure_named
         from hypatia_lab.cli.results import cell_lines
@@ -198,6 +200,7 @@ def judge(
         from hypatia_lab.machine import choose_device, default_name
 
         import_module("pandas")  # what is told at the end needs it, and the file is being read meanwhile
+        gc.enable()
         place = choose_device(device)
         with _refusals(file, problem, as_json=as_json):
             text, experiment, found, left_out = _read(file, asked, time_limit, reader, Path(scratch, "log.txt"))

@@ -16,3 +16,9 @@ one whose turn it is are stopped. Whatever a worker says is held against what is
 It may write below folders of its own only and, where the system allows that, has no network. Whatever does not hold is
 a status of its own, ``cheated``, with the numbers behind it in the record. See :mod:`~hypatia_lab.judged.evidence`.
 """
+
+import gc
+import sys
+
+if sys.argv[0] == "-m":  # a fresh process that imports what it needs: a million objects, none of which is garbage
+    gc.disable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,6 @@ class Coordinator(Session):
 
     def close(self) -> None:
         self.processes.close()
-        super().close()
 
 
 def main() -> None:
@@ -84,6 +84,8 @@ def main() -> None:
     import torch._inductor.compile_fx  # noqa: F401  # torch.compile needs it, and a fork has it already
 
     del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
+    gc.freeze()  # else each fork would copy the memory of all objects as soon as it looks for garbage among them
+    gc.enable()
     serve(Coordinator)
     sys.stdout.flush()
     os._exit(0)  # all is said, and the next process waits for the end of this one

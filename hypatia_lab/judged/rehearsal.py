@@ -8,6 +8,7 @@ operation and variants which have names and amounts, and nothing to call.
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import tempfile
@@ -117,6 +118,7 @@ def describe(path: Path, own: Own) -> dict[str, Any]:
 
 def main() -> None:
     """Entry of the process of :func:`rehearse`."""
+    gc.enable()
     if sys.platform.startswith("linux"):
         confine(Path(tempfile.gettempdir()), Path(tempfile.gettempdir(), "caches"))
     plan, emit = sessions.child_plan()

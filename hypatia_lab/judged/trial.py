@@ -71,7 +71,7 @@ class Trial:
 
     def __init__(self, coordinator: Coordinator, index: int, data: dict[str, Any], layout: Any) -> None:
         self.index, self.data, self.layout = index, data, layout
-        self.processes, self.probe, self.turn = coordinator.processes, coordinator.probe, coordinator.turn
+        self.processes, self.probe = coordinator.processes, coordinator.probe
         self.started, self.tampered, self.go_ahead = coordinator.started, coordinator.tampered, coordinator.go_ahead
         self.ensure_taken = coordinator.ensure_taken
         self.pace, self.number, self.begin = coordinator.pace, coordinator.number, coordinator.begin
@@ -331,10 +331,9 @@ class Trial:
             for place in CALLS:
                 ready = channel.marked(**waits)
                 between_s += ready - asked if asked else 0.0  # what comes before the first is a warm call
-                if place in (FRESH, AGAIN):  # both: another process has had its turn before either
+                # Another process has the GPU before both calls, and before a graph: see hypatia_lab.bench.turns.
+                if place != TIMED or word == "graph":
                     self._fill(case)
-                elif word == "graph" and self.turn is not None:
-                    self.turn()
                 asked = time.perf_counter()
                 channel.send({"go": True})
                 begun = channel.marked(**waits)
