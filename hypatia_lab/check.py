@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 VERSIONS = {
     1: "2026-11-28: as it is since 26 November, when answers in 16 bits beyond the plain bound became right where "
     "PyTorch's own agree and no known mistake is nearer; of fewer than 8 elements none is called rounded, and of a "
-    "wrong answer of over 134 million it is not told what it looks like",
+    "wrong answer of over 134 million it is not told what it looks like; what is off by less than lower precision "
+    "would be is not called that",
 }
 """What changed which answers are right, or by which name a wrong one goes, and since when."""
 VERSION = max(VERSIONS)
