@@ -141,6 +141,15 @@ def test_without_float64_the_reference_has_the_models_dtype_and_twice_the_error(
     assert exact < work.tolerance()
 
 
+def test_the_answer_is_that_to_the_numbers_that_inputs_hold_now():
+    problem = problem_of(loaded("softmax"))
+    spec, given = problem.workload.spec, problem.inputs["x"]
+    for written in (given.neg_, lambda: problem.draw(7), lambda: None):
+        spec.scale(problem.inputs)  # for which the answer is made, too
+        written()
+        assert torch.equal(spec.reference(problem.inputs), given.double().softmax(1))
+
+
 def test_what_the_model_itself_errs_is_right_and_not_much_more(tmp_path):
     """A difference of large numbers: float32 has few digits of it, and rounding to nearest is off by as many."""
     forward = "return ((1e4 + self.linear(x)) - 1e4)"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,6 +86,7 @@ class Reference(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.kept = cache(self.made)
+        self._known: tuple[_Drawn | None, Any] = None, None
 
     @abstractmethod
     def inputs(self, seed: int, device: str) -> Inputs:
@@ -121,6 +123,10 @@ class Reference(ABC):
         """The answer in float64, or, where the code does not compute in that, in its own dtype."""
         if not self.form.exact:
             return _doubled(self.run(inputs)())
+        drawn, known = self._known
+        self._known = None, None  # asked for once: of large answers a GPU holds few
+        if drawn and drawn.still(inputs):
+            return known
         return _doubled(self.call(self.kept(device_of(inputs), True)[0], _wide(inputs))())
 
     def scale(self, work: Workload, inputs: Inputs) -> dict[str, float]:
@@ -128,8 +134,8 @@ class Reference(ABC):
         if not self.form.exact:
             return {}
         found = {}
-        exact = parts(self.right(inputs))
-        for name, right, out in zip(work.parts, exact, parts(self.run(inputs)()), strict=True):
+        drawn, exact = _Drawn(inputs), self.right(inputs)
+        for name, right, out in zip(work.parts, parts(exact), parts(self.run(inputs)()), strict=True):
             count, squares, largest = 0, 0.0, 0.0
             for pair in zip(right.reshape(-1).split(check.PIECE), out.reshape(-1).split(check.PIECE), strict=True):
                 error = check.finite(torch.sub(*pair).abs_())
@@ -139,6 +145,7 @@ class Reference(ABC):
             if count:
                 spread = max(math.sqrt(squares / count), largest / tail(count))
                 found[name] = SLACK * spread / work.tolerance(name)
+        self._known = drawn, exact  # the reference for these inputs is asked for next
         return found
 
     @cached_property
@@ -268,6 +275,20 @@ def declare(
         return own.call(compiled(lambda *given: function(*given)), inputs)
 
     return Own(name, summary, tuple(found), (first.form.dtype,))
+
+
+class _Drawn:
+    """What numbers some inputs hold: which tensors they are, and how often each was written to."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.seen = {name: (weakref.ref(one), one._version) for name, one in inputs.items()}
+
+    def still(self, inputs: Inputs) -> bool:
+        """Whether these are ``inputs``, with nothing written since."""
+        found = {name: self.seen.get(name) for name in inputs}
+        return all(
+            seen and seen[0]() is inputs[name] and seen[1] == inputs[name]._version for name, seen in found.items()
+        )
 
 
 class _Trace(TorchDispatchMode):
