@@ -93,7 +93,7 @@ async () => {
     const both = [luminance(channels(getComputedStyle(element).color)), luminance(ground(element))];
     return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
   };
-  const prose = all(".bd-article :is(p, li, td, th, caption, summary, h1, h2, h3)");
+  const prose = all(".bd-article :is(p, li, td, th, caption, summary, h1, h2, h3, a:not(.headerlink))");
   // What is folded has no style until it is asked for, which for each fold alone takes long: all are open meanwhile.
   const folds = all("details:not([open])");
   folds.forEach((fold) => (fold.open = true));

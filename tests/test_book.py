@@ -223,6 +223,25 @@ def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]
     assert sum(seen.look["math"] for seen in pages.values()) > 0
 
 
+READ_ALOUD = ("notebooks/02_naive_vs_cublas.html", "book/references.html", "search.html")
+"""A page of each kind; what a screen reader meets takes ten seconds a page to look through."""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in READ_ALOUD else [pytest.mark.slow]) for name in PAGES]
+)
+def test_a_screen_reader_meets_nothing_serious(name: str, browser: Any, committed_book: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    page = browser.new_page(viewport=DESK)
+    page.goto((committed_book / name).as_uri())
+    page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    page.close()
+    grave = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in grave] == []
+
+
 ON_A_PHONE = [name for name in PAGES if name.startswith(("notebooks/", "book/"))]
 
 
