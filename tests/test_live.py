@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+import cuda_sources
 import pytest
 from synthetic import cells, write_records
 
 import hypatia_lab as lab
 from hypatia_lab import records
+from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
 from hypatia_lab.pages.live import LiveError
+from hypatia_lab.strangers import kernel_text
 from hypatia_lab.tables.told import Told
 from hypatia_lab.variants import variants
+from hypatia_lab.workloads import parse_shape
 
 SIZE = "1024x784x2048"
 cpu_only = pytest.mark.skipif(bool(loader.compiler_missing()), reason="needs a C++ compiler")
@@ -189,11 +198,51 @@ def test_a_text_that_is_no_kernel_is_an_error(text: str, said: str) -> None:
 
 def test_a_machine_without_a_compiler_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "compiler", lambda: "")
-    with pytest.raises(LiveError, match="no C\\+\\+ compiler found"):
-        tried(TEXT + "// never built before\n")
+    (said,) = column(tried(TEXT), "against float64")
+    assert said.startswith("not run: no C++ compiler found (install g++")
 
 
 @pytest.mark.parametrize(("operation", "size"), [("linear", "3x5"), ("nosuch", "3x5x7"), ("linear_relu", "0x1x1")])
 def test_what_is_no_workload_is_an_error(operation: str, size: str) -> None:
     with pytest.raises(LiveError):
         lab.kernel(operation, size, cpp=TEXT)
+
+
+# The texts that pages hold
+
+
+PAGES = ["02_naive_vs_cublas", "04_gemm_ladder"]
+
+
+def texts(page: str) -> dict[str, str]:
+    """Texts of the kernels of a page, by the name that its cell gives them."""
+    whole = json.loads((Path(__file__).resolve().parent.parent / "notebooks" / f"{page}.ipynb").read_text("utf-8"))
+    (cell,) = ("".join(one["source"]) for one in whole["cells"] if "lab.kernel(" in "".join(one["source"]))
+    given = [one for one in ast.parse(cell).body if isinstance(one, ast.Assign)]
+    return {ast.unparse(one.targets[0]): ast.literal_eval(one.value) for one in given}
+
+
+@cpu_only
+@pytest.mark.parametrize("page", PAGES)
+def test_the_text_for_a_gpu_is_right_in_the_emulator(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = texts(page)["CUDA"].replace("linear_relu(", "edited(")
+    library = cuda_sources.built(own, ["edited"])
+
+    def launcher(name: str, kernel: str) -> Callable[..., None]:
+        return lambda grid, block, *given: cuda_sources.launch(library, "edited", grid, block, given)
+
+    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+    made = kernel_text.factory("linear_relu", "cuda", "", own, 16)
+    for size in ("33x77x129", "16x32x48", "1x1x1"):
+        problem = Problem(lab.Workload("linear_relu", parse_shape(size)), "cpu")
+        assert check(made(problem.workload, problem.inputs), problem).reason == "", size
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_text_for_a_gpu_compiles(page: str, tmp_path: Path) -> None:
+    if (nvcc := shutil.which("nvcc")) is None:
+        pytest.skip("no nvcc on this machine")
+    (tmp_path / "text.cu").write_text(texts(page)["CUDA"])
+    command = [nvcc, "-std=c++17", "-arch=sm_90", "-cubin", "-o", str(tmp_path / "out"), str(tmp_path / "text.cu")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ from hypatia_lab.workloads import Workload, WorkloadError, parse_shape
 
 YOURS = "yours"
 """The variant that a text is while it is tried."""
-RECORDED = "Ratio: eager's time over its own, so that above 1 is faster. Brackets: 95% intervals over n processes."
+RECORDED = "Ratio: {}'s time over its own, so that above 1 is faster. Brackets: 95% intervals over n processes."
 HERE = (
     "Here: in one process, so that brackets hold what varies within it; the next process may lie outside. "
     "hypatia-lab run measures in several."
@@ -64,11 +64,12 @@ def time(
     except (WorkloadError, records.RecordError) as cause:
         raise LiveError(str(cause)) from None
     wanted = {"operation": operation, "variant": names, "dtype": dtype, "math": math, "direction": direction}
-    rows, notes = [], [RECORDED]
+    rows, notes = [], []
     try:
         rows = _recorded(data, wanted | {"shape": size})
+        notes.append(RECORDED.format(formats.listing(sorted({row.baseline for row in rows}))))
     except LiveError as cause:
-        notes = [f"{cause}."]
+        notes.append(f"{cause}.")
         if not here:
             _ensure_known(wanted | {"shape": size}, cause)
             notes.append("With here=True it is timed on this machine.")
@@ -121,11 +122,11 @@ def _ensure_known(wanted: dict[str, str | tuple[str, ...]], cause: LiveError) ->
 
 def _told(data: Evidence, machine: str, names: Sequence[str], rows: Sequence[Row]) -> list[dict[str, str]]:
     """A line for each of ``names`` that ``machine`` recorded, all of one experiment where one has all."""
-    order = list(EXPERIMENTS)
+    # Times are compared within one experiment; the lab's tests of itself come last but for others' programs.
+    order = sorted(EXPERIMENTS, key=lambda name: EXPERIMENTS[name].notebook == "01_method")
     left, lines = list(names), []
     own = [row for row in rows if row.machine == machine]
     while there := Counter(row.experiment for row in own if row.variant in left):
-        # Times are compared within the processes of one experiment. An author's own program comes last.
         most = max(there, key=lambda name: (there[name], -order.index(name) if name in order else -len(order)))
         shown = sorted(
             (r for r in own if r.experiment == most and r.variant in left), key=lambda r: left.index(r.variant)
@@ -133,7 +134,7 @@ def _told(data: Evidence, machine: str, names: Sequence[str], rows: Sequence[Row
         for row, text in zip(shown, tables.results_table(shown).to_dict("records"), strict=True):
             line = {"machine": machine, "clock": f"{row.clock} clock", "experiment": most, "variant": row.variant}
             line |= {"time": row.took if row.timed else formats.MISSING, "ratio": text["ratio"], "n": text["n"]}
-            lines.append(line | {"remark": text["status"].removeprefix("ok").lstrip("; ")})
+            lines.append(line | {"remark": text["status"].removeprefix("ok").lstrip(":; ")})
         left = [name for name in left if name not in {row.variant for row in shown}]
     return lines
 
@@ -186,27 +187,30 @@ def kernel(
 
     The text has a function ``extern "C" void <operation>``. It takes pointers to the inputs of the operation, in their
     order (of linear_relu: x, weight, bias), and to the output, then the extents of the shape as ``int64_t``. Where
-    there is a GPU ``cuda`` is taken, if there is such a text: the same as ``extern "C" __global__ void``, launched with
+    there is a GPU ``cuda`` is taken, if there is such a text: the same as ``__global__ void``, launched with
     a block of ``tile`` × ``tile`` threads for each square of as many elements of the output (``x`` counts its columns,
     ``y`` its rows). Arrays are of ``dtype``, row after row.
 
     ``here``: a kernel that is right is timed, too, as by :func:`time`. It runs in this process, so one that writes
     beside its arrays may end it.
 
-    Raises :class:`LiveError` for a text that does not compile, with the compiler's first complaints, for a machine
-    without a compiler, and for what is no workload.
+    A machine that cannot build it is told what is missing. Raises :class:`LiveError` for a text that does not compile,
+    with the compiler's first complaints, and for what is no workload.
     """
     work = _workload(operation, size, dtype, "ieee", "forward")
+    title = formats.workload("/".join((operation, work.shape_text, dtype, "ieee", "forward")))
+    place, missing = kernel_text.device(cuda)
+    if missing:
+        return Told(title, ({"variant": YOURS, "against float64": f"not run: {missing}"},))
     try:
-        device, made = kernel_text.factory(operation, cpp, cuda, tile)
+        made = kernel_text.factory(operation, place, cpp, cuda, tile)
     except kernel_text.TextError as cause:
         raise LiveError(str(cause)) from None
     with restored():
         variant(operation, YOURS, origin="own")(made)
         if here:
-            lines = _tried(work, (YOURS, baseline(operation)), device, results.primary_clock(device))
-        else:
-            (case,) = this_process.cases(work, [YOURS], device, [])
-            said = "right" if case.status == "ok" else f"{case.status}: {case.reason}"
-            lines = [{"variant": YOURS, "against float64": said}]
-    return Told(formats.workload("/".join((operation, size, dtype, "ieee", "forward"))), tuple(lines), HERE * here)
+            names = (YOURS, baseline(operation))
+            return Told(title, tuple(_tried(work, names, place, results.primary_clock(place))), HERE)
+        (case,) = this_process.cases(work, [YOURS], place, [])
+    said = "right" if case.status == "ok" else f"{case.status}: {case.reason}"
+    return Told(title, ({"variant": YOURS, "against float64": said},))

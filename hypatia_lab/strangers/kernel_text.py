@@ -1,7 +1,8 @@
 """A kernel as a text that is edited and run: C++ for CPUs, CUDA C++ for a GPU, made a variant like any other.
 
-Both texts have a function named like the operation, with C's names (``extern "C"``): pointers to the inputs, in their
-order, and to the output, then the extents of the shape, as ``int64_t`` or ``long long``.
+Both texts have a function named like the operation, that for CPUs as ``extern "C"``, that for a GPU as ``__global__``:
+it takes pointers to the inputs, in their order, and to the output, then the extents of the shape, as ``int64_t`` or
+``long long``.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ if TYPE_CHECKING:
 
 
 class TextError(ValueError):
-    """A text that cannot be made a kernel here; the message holds the compiler's first complaints, or the cause."""
+    """A text that is no kernel: the message holds the compiler's first complaints, or the cause."""
 
 
-def factory(operation: str, cpp: str, cuda: str = "", tile: int = 16) -> tuple[str, Factory]:
-    """The device that this machine runs it on, and a factory: of ``cuda`` where there is a GPU for it, else of ``cpp``.
-
-    Raises :class:`TextError`.
+def device(cuda: str) -> tuple[str, str]:
+    """Where this machine runs such a kernel: on a GPU where there is one for the text ``cuda``, else on a CPU; and why
+    it cannot be built there, which is empty where it can.
     """
     if cuda and not loader.cuda_missing():
-        return "cuda", _on_gpu(operation, cuda, tile)
-    return "cpu", _on_cpu(operation, cpp)
+        return "cuda", ""
+    return "cpu", loader.cpp_missing()
+
+
+def factory(operation: str, place: str, cpp: str, cuda: str, tile: int) -> Factory:
+    """What makes the kernel for the device ``place``, of the text that is for it. Raises :class:`TextError`."""
+    return _on_gpu(operation, cuda, tile) if place == "cuda" else _on_cpu(operation, cpp)
 
 
 def _on_cpu(operation: str, text: str) -> Factory:
