@@ -20,7 +20,7 @@ from hypatia_lab.kernels import loader
 from hypatia_lab.pages.live import LiveError
 from hypatia_lab.strangers import kernel_text
 from hypatia_lab.tables.told import Told
-from hypatia_lab.variants import variants
+from hypatia_lab.variants import load, restored, variant, variants
 from hypatia_lab.workloads import parse_shape
 
 SIZE = "1024x784x2048"
@@ -136,6 +136,19 @@ def test_here_stands_beside_what_is_recorded(recorded: None, monkeypatch: pytest
     told = lab.time("linear_relu", "eager", SIZE, here=True)
     assert column(told, "machine") == ["card", "box", "here"]
     assert told.lines[-1]["ratio"] == "1.00× [1.00, 1.00]"
+
+
+def test_a_variant_of_ones_own_stands_beside_what_is_recorded(recorded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_cpu(monkeypatch)
+    monkeypatch.setattr("hypatia_lab.bench.here.BUDGET_S", 0.01)
+    load()
+    with restored():
+        variant("linear_relu", "mine", origin="own")(
+            lambda work, i: lambda: (i["x"] @ i["weight"].T + i["bias"]).relu()
+        )
+        told = lab.time("linear_relu", ["eager", "mine"], SIZE, here=True)
+    assert column(told, "machine") == ["card", "box", "here", "here"]
+    assert told.lines[-1]["remark"].startswith("right")
 
 
 def test_what_needs_a_gpu_is_refused_without_one(recorded: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,9 @@ def time(
         data = _evidence(tuple(records.load(machines=Parameters(machine=machine).machines)))
     except (WorkloadError, records.RecordError) as cause:
         raise LiveError(str(cause)) from None
-    wanted = {"operation": operation, "variant": names, "dtype": dtype, "math": math, "direction": direction}
+    recorded = {row.variant for row in data.rows if row.operation == operation}
+    asked = tuple(name for name in names if name in recorded or not here) or names  # a reader's own is recorded nowhere
+    wanted = {"operation": operation, "variant": asked, "dtype": dtype, "math": math, "direction": direction}
     rows, notes = [], []
     try:
         rows = _recorded(data, wanted | {"shape": size})
@@ -171,7 +173,7 @@ def _tried(work: Workload, names: Sequence[str], device: str, clock: str) -> lis
         row, pairs = found[name], zip(found[base]["samples_us"], found[name]["samples_us"], strict=False)
         ratios = [slow / quick for slow, quick in pairs]
         line = {"machine": "here", "clock": f"{clock} clock", "experiment": "", "variant": name}
-        line["time"] = formats.time(intervals.geometric(row["samples_us"])) if ratios else formats.MISSING
+        line["time"] = formats.time(intervals.geometric(row["samples_us"])) if row["samples_us"] else formats.MISSING
         line["ratio"] = formats.told(intervals.geometric(ratios)) if ratios else formats.MISSING
         right = f"right, off by {formats.number(row['error'])} of the answer's norm"
         lines.append(
