@@ -26,6 +26,8 @@ _HOME = {
     "conv_block": "dispatch",
     "mlp": "dispatch",
     "nn": "nn",
+    "time": "pages.live",
+    "kernel": "pages.live",
 }
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -87,6 +88,24 @@ def test_what_a_page_shows_can_be_read_there_as_code(path: Path) -> None:
     shown = [cell for cell in code_cells(path) if cell["outputs"] and not aside.fullmatch("".join(cell["source"]))]
     removed = [cell for cell in shown if {"remove-input", "remove-cell"} & set(cell["metadata"]["tags"])]
     assert not [cell["id"] for cell in removed if "follows" not in cell["metadata"]["tags"]]
+
+
+def test_what_a_page_leaves_out_is_folded_in_jupyterlab(path: Path) -> None:
+    plumbing = {"parameters", "remove-input", "remove-cell", "hide-cell"}
+    for cell in code_cells(path):
+        wanted = plumbing & set(cell["metadata"]["tags"]) or "lab.evidence(" in "".join(cell["source"])
+        assert cell["metadata"].get("jupyter", {}).get("source_hidden", False) == bool(wanted), cell["id"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
+def test_a_chapter_has_a_short_cell_to_try(path: Path) -> None:
+    cells = json.loads(path.read_text())["cells"]
+    (cell,) = [after for text, after in itertools.pairwise(cells) if "# Try it" in "".join(text["source"])]
+    lines = [line for line in "".join(cell["source"]).splitlines() if line.strip()]
+    assert cell["cell_type"] == "code"
+    assert cell["outputs"]
+    assert 1 <= len(lines) <= 6
+    assert not cell["metadata"]["tags"]
 
 
 def test_code_that_a_page_shows_is_not_cut_off(path: Path) -> None:
