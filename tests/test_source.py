@@ -149,6 +149,9 @@ def test_an_excerpt_shows_what_is_explained_in_its_loops_and_functions(written: 
     loop = ["    for row in x:", "        yield f(  # (1)", "            row", "        )"]
     text = "\n".join(["# [rows]", "def rows(", "    x,", "):", *loop, "    # [/rows]", ""])
     assert source.excerpt(written(text, "a.py"), "rows") == ["def rows(…):", *loop]
+    call = ["y = f(", "    x,", ")  # (1)"]
+    text = "\n".join(["# [call]", "x = 1", *call, "# [/call]", ""])
+    assert source.excerpt(written(text, "a.py"), "call") == call, "a note at the end of a statement"
 
 
 def test_a_long_region_is_folded_below_what_is_explained_and_a_short_one_stands_open(

@@ -103,10 +103,15 @@ def _end(lines: list[str], at: int) -> int:
     """The last line of the statement, or of the head of a loop or function, that begins in line ``at``."""
     code = ""
     for number in range(at, len(lines)):
-        code += re.sub(r"  (?://|#) .*", "", lines[number])
+        code += re.sub(r"(?:^\s*|  )(?://|#) .*", "", lines[number])
         if code.count("(") <= code.count(")") and not code.endswith(tuple("=*+-/&|?")):
             return number
     return at
+
+
+def _begin(lines: list[str], at: int) -> int:
+    """The first line of the statement that line ``at`` is of, if it is one of a few."""
+    return next((number for number in range(max(at - 6, 0), at) if _end(lines, number) >= at), at)
 
 
 def _head(first: str, last: str) -> str:
@@ -143,7 +148,8 @@ def excerpt(path: str, name: str) -> list[str]:
     A line of its own with an ellipsis for what is left out. Raises :class:`SourceError` as :func:`region`.
     """
     lines = region(path, name)
-    kept = {at for at, line in enumerate(lines) if _EXPLAINED.fullmatch(line)} | {*_innermost(lines)}
+    numbered = {_begin(lines, at) for at, line in enumerate(lines) if _EXPLAINED.fullmatch(line)}
+    kept = numbered | {*_innermost(lines)}
     around = {number for at in kept for number in _around(lines, at)}
     found: list[str] = []
     behind: int | None = None
