@@ -274,6 +274,56 @@ def test_a_share_that_is_missing_is_named(ncu: Callable[..., Path], tmp_path: Pa
         counters.look(gpu(tmp_path, counters.BUSY), lambda *given, **more: None)
 
 
+def limits(kernel: str, left_out: str = "") -> str:
+    """What ncu says of one kernel whose first limit is 1, the second 2 and so on."""
+    units = {"launch__registers_per_thread": "register/thread", "dram__bytes_read.sum": "byte"}
+    units |= {"sm__warps_active.avg.pct_of_peak_sustained_active": "%", "lts__t_sectors_srcunit_tex.sum": "sector"}
+    told = [(metric, units.get(metric, ""), str(n)) for n, (metric, _) in enumerate(counters.LIMITS.values(), 1)]
+    kept = [one for one in (*told, ("gpu__time_duration.sum", "us", "30")) if one[0] != left_out]
+    return "\n".join([HEAD, *(row(0, kernel, *one) for one in kept)])
+
+
+def test_what_holds_a_kernel_back_is_told_each_in_a_topic_of_its_own(ncu: Callable[..., Path], tmp_path: Path):
+    asked = ncu(limits("linear_relu_shared"))
+    seen, emit = emitted()
+    counters.look(gpu(tmp_path, counters.LIMITED), emit)
+    told = {line["topic"]: (line["unit"], line["value"]) for line in seen if line["name"] == "linear_relu_shared"}
+    assert told["limit_registers"] == ("1", 1)
+    assert told["limit_occupancy"] == ("1", pytest.approx(0.06))
+    assert told["limit_read"] == ("B", 7)
+    assert told["limit_l2"] == ("B", 9 * counters.SECTOR)
+    assert told["limit_stall_barrier"] == ("1", 14)
+    assert told["kernel_time"] == ("us", 30)
+    assert {line["topic"] for line in seen} == {"counters", "kernel_time", *counters.LIMIT_TOPICS.values()}
+    assert "--cache-control none --replay-mode kernel" in asked.read_text()
+    lines = merge(
+        Probe("counters", LINEAR, "eager", counters.LIMITED, 1), [[{"event": "detail"} | one for one in seen]]
+    )
+    run = run_line(experiment="units", device="cuda", processes=1)
+    assert len(records.load_file(records.write(tmp_path, run, [], lines)).details) == len(lines)
+
+
+def test_limits_that_ncu_or_the_gpu_does_not_know_are_left_out_one_by_one(ncu: Callable[..., Path], tmp_path: Path):
+    gmma, branch = (counters.LIMITS[f"stall {name}"][0] for name in ("gmma", "branch_resolving"))
+    of_no_use = limits("k", gmma).replace(f'"{branch}","","15"', f'"{branch}","","n/a"')
+    asked = ncu(f"==ERROR== Failed to find metric {gmma}\n", of_no_use)
+    ((_, values),) = counters.counted(gpu(tmp_path, counters.LIMITED))
+    assert set(counters.LIMITS) - set(values) == {"stall gmma", "stall branch_resolving"}
+    first, second = asked.read_text().splitlines()
+    assert gmma in first
+    assert gmma not in second
+
+
+def test_every_step_of_the_ladder_is_asked_what_holds_it_back_in_its_dtype():
+    asked = [one for one in EXPERIMENTS["units"].probes("seed", "cuda", ()) if one.case == counters.LIMITED]
+    found = {one.variant: (one.workload.shape, one.workload.dtype) for one in asked}
+    assert len(found) == len(asked)
+    assert set(found) == set(variants.names("linear_relu", "ladder_vector", "ladder_tensor"))
+    assert {shape for shape, _ in found.values()} == {(8192, 4096, 4096)}
+    assert (found["step_async"][1], found["step_mma"][1]) == ("float32", "bfloat16")
+    assert not EXPERIMENTS["units"].probes("quick", "cuda", ())
+
+
 def counted_on_a_gpu(work: Workload, folder: Path, case: str) -> list[dict[str, Any]]:
     """What the probe tells; skips where nothing can be counted."""
     import torch

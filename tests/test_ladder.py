@@ -17,7 +17,7 @@ from kernel_tensors import DEVICE, matrices, needs_compiler
 from test_linear_relu import agrees
 
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations.linear_relu import ladder
+from hypatia_lab.operations.linear_relu import ladder, ladder_along_k
 from hypatia_lab.operations.linear_relu.ladder import STEPS, TILES, Tile
 
 CORES = {name: step.launch for name, step in STEPS.items() if isinstance(step.launch, ladder.Cores)}
@@ -143,7 +143,7 @@ def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pyt
 EMULATED_TILES = (Tile(2, 256, 4, 2, 1.0), Tile(2, 128, 3, 1, 1.0), Tile(1, 64, 2, 2, 1.0))
 
 
-CORE_STEPS = [ladder.source_of(step) for step in ladder.ORDER[:7]]
+CORE_STEPS = [*(ladder.source_of(step) for step in ladder.ORDER[:7]), ladder_along_k.SOURCE]
 TENSOR_STEPS = [ladder.source_of(step) for step in ladder.ORDER[7:]]
 
 
@@ -234,3 +234,9 @@ def test_a_step_builds_to_machine_code_without_spills(step: str, dtypes: Sequenc
         cuts = [f"{tile.consumers}, {tile.width}, {tile.stages}" for tile in TILES]
         found = [f"linear_relu_wgmma<{scalar}, {cut}, {1 if step == 'wgmma' else 2}>" for cut in cuts]
     compiles_without_spills(tmp_path, ladder.source_of(step), found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+def test_the_step_between_builds_to_machine_code_without_spills(dtype: str, tmp_path: Path) -> None:
+    instance = loader.instance_of("linear_relu_along_k", *loader.SCALARS[dtype])
+    compiles_without_spills(tmp_path, ladder_along_k.SOURCE, [instance])

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -87,6 +88,40 @@ def test_all_notebooks_are_run_in_order_by_default_and_the_named_ones_when_named
     assert call("run", "02", *output).code == 0
     assert call("run", "02_two.ipynb", "02", "01_one", *output).code == 0
     assert started == ["01_one", "02_two", "02_two", "01_one", "02_two"]
+
+
+def test_variants_that_are_named_are_measured_alone_beside_their_baseline(notebooks, tmp_path, monkeypatch):
+    (notebooks / "04_gemm_ladder.ipynb").write_text(notebook("raise RuntimeError('no page is made')"))
+    asked: list[tuple[Any, dict[str, Any]]] = []
+
+    def measured(spec: Any, **how: Any) -> Any:
+        asked.append((spec, how))
+        return SimpleNamespace(cells=[], details=[])
+
+    monkeypatch.setattr(composer, "measure", measured)
+    where = ["--device", "cpu", "--machine", "box", "--records", tmp_path / "r"]
+    found = call("run", "04", "--variants", "blocked, threaded", "--shapes", "16x8x4", *where)
+    assert found.code == 0, found.err
+    ((spec, how),) = asked
+    assert (spec.name, how["shapes"], how["machine_name"]) == ("gemm_ladder", [(16, 8, 4)], "box")
+    (group,) = spec.groups("quick", "cpu", how["shapes"])
+    assert group.variants == ("eager", "blocked", "threaded")
+    assert f"--variant blocked --variant threaded --records {tmp_path / 'r'}" in "".join(found.out)
+    found = call("run", "04", "--variants", "blokked", *where)
+    assert (found.code, len(asked)) == (2, 1)
+    assert (
+        "unknown variant 'blokked' of 04_gemm_ladder with preset quick on cpu; did you mean 'blocked'?" in found.err[-1]
+    )
+
+
+def test_an_experiment_of_some_variants_keeps_their_probes_and_leaves_out_groups_of_others():
+    spec = composer.EXPERIMENTS["tensor_cores"]
+    own = spec.only({"step_wgmma"})
+    assert own.groups("seed", "cuda") == []
+    assert {probe.variant for probe in own.probes("seed", "cuda", ())} == {"step_wgmma"}
+    ladder = composer.EXPERIMENTS["gemm_ladder"].only({"step_mma"}).groups("seed", "cuda")
+    assert {group.workload.dtype for group in ladder} == {"bfloat16"}
+    assert {group.variants for group in ladder} == {("eager", "step_mma")}
 
 
 def test_within_minutes_what_decides_most_comes_first_and_the_next_run_goes_on(notebooks, tmp_path, monkeypatch):

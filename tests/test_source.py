@@ -22,17 +22,17 @@ CALL = re.compile(r'source\.show\("([^"]+)", "([^"]+)"\)')
 
 
 @functools.cache
-def shown() -> dict[tuple[str, str, str], str]:
-    """(notebook, path, region) of every call in the notebooks → the text of the cell before it."""
+def shown() -> dict[tuple[str, str, str], tuple[str, str]]:
+    """(notebook, path, region) of every call in the notebooks → the texts of the cells before and after it."""
     found = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        for before, cell in zip(cells, cells[1:], strict=False):
+        for before, cell, after in zip(cells, cells[1:], cells[2:], strict=False):
             code = "".join(cell["source"]) if cell["cell_type"] == "code" else ""
             calls = CALL.findall(code)
             assert len(calls) == code.count("source.show("), f"{path.name}: a call whose region cannot be read"
             for call in calls:
-                found[path.stem, *call] = "".join(before["source"])
+                found[path.stem, *call] = "".join(before["source"]), "".join(after["source"])
     return found
 
 
@@ -46,9 +46,10 @@ def on_pages(path: str) -> str:
 @pytest.mark.parametrize("call", shown(), ids="-".join)
 def test_every_region_of_a_notebook_is_there_and_its_text_counts_what_it_explains(call: tuple[str, str, str]) -> None:
     numbers = [int(number) for number in NUMBERED.findall("\n".join(source.excerpt(*call[1:])))]
-    items = [int(number) for number in re.findall(r"^(\d+)\. ", shown()[call], re.MULTILINE)]
-    assert sorted(numbers) == items == list(range(1, len(items) + 1))
-    assert 1 <= len(items) <= 5
+    told = [[int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)] for text in shown()[call]]
+    assert sorted(numbers) in told
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+    assert 1 <= len(numbers) <= 5
 
 
 def test_what_is_shown_are_lines_of_the_file() -> None:
@@ -148,6 +149,9 @@ def test_an_excerpt_shows_what_is_explained_in_its_loops_and_functions(written: 
     loop = ["    for row in x:", "        yield f(  # (1)", "            row", "        )"]
     text = "\n".join(["# [rows]", "def rows(", "    x,", "):", *loop, "    # [/rows]", ""])
     assert source.excerpt(written(text, "a.py"), "rows") == ["def rows(…):", *loop]
+    call = ["y = f(", "    x,", ")  # (1)"]
+    text = "\n".join(["# [call]", "x = 1", *call, "# [/call]", ""])
+    assert source.excerpt(written(text, "a.py"), "call") == call, "a note at the end of a statement"
 
 
 def test_a_long_region_is_folded_below_what_is_explained_and_a_short_one_stands_open(
@@ -165,3 +169,8 @@ def test_a_long_region_is_folded_below_what_is_explained_and_a_short_one_stands_
     assert "a0 < b;" in html.unescape(re.sub(r"<[^>]+>", "", folded))
     assert bundles[1]["text/plain"].splitlines()[2:] == source.region(name, "long")
     assert ("<details>" in short, 'class="highlight"' in short, "style=" in short) == (False, True, False)
+    for page in (short, above, folded):
+        text = html.unescape(re.sub(r"<[^>]+>", "", page))
+        assert re.search(r"^1 +(float a|the_line\(\));$", text, re.MULTILINE), "a note's number begins its line"
+        assert "(1)" not in text
+    assert re.search(r"^  +a0 < b;$", html.unescape(re.sub(r"<[^>]+>", "", folded)), re.MULTILINE)

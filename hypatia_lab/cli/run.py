@@ -20,6 +20,7 @@ from hypatia_lab.cli.claims import figures
 from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.terminal import grouped, show, wrap
 from hypatia_lab.fleet.progress_line import Step
+from hypatia_lab.messages import unknown
 from hypatia_lab.tables import claims as claim_tables
 
 
@@ -41,6 +42,11 @@ from hypatia_lab.tables import claims as claim_tables
     help="Sizes to measure instead of the preset's, such as 1024x784x2048,64x64x64 (batch x in x out); an experiment "
     "takes those that have its number of extents.",
 )
+@click.option(
+    "--variants",
+    default="",
+    help="Measure these alone, such as step_shared,step_mma, beside their baseline; no notebook is executed then.",
+)
 @click.option("--records", default="", help="Folder for this machine's records.  [default: book/records]")
 @click.option("--output", default="", help="Folder for the executed notebooks.  [default: _build/notebooks]")
 @click.option("--overwrite", is_flag=True, help="Measure again what is recorded already.")
@@ -55,7 +61,12 @@ from hypatia_lab.tables import claims as claim_tables
 )
 @execution.resumable()
 def run(
-    notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], minutes: float | None, **asked: Any
+    notebooks: tuple[str, ...],
+    variants: str,
+    output: str,
+    programs: tuple[Path, ...],
+    minutes: float | None,
+    **asked: Any,
 ) -> None:
     """Measure this machine: run NOTEBOOKS, or all of them, in measure mode.
 
@@ -78,7 +89,11 @@ def run(
 
     root, preset, device = parameters.root, parameters.preset, choose_device(parameters.device)
     specs = _programs(programs, preset, device)
-    _plan(chosen, parameters.parsed_shapes(), preset, device)
+    shapes, names = parameters.parsed_shapes(), [name.strip() for name in variants.split(",") if name.strip()]
+    _plan(chosen, shapes, preset, device)
+    if names:
+        specs += _only(names, chosen, shapes, preset, device)
+        chosen = []
     records.ensure_writable(root)
     machine, told = parameters.machine or default_name(device), parameters.records
     given = asdict(parameters) | {"device": device, "machine": machine, "records": str(root) if told else ""}
@@ -96,7 +111,7 @@ def run(
     campaign = composer.campaign(root / machine)
     if parameters.overwrite and (done := campaign.begin()):
         click.echo(f"going on with what was interrupted; measured already: {', '.join(done)}", err=True)
-    failed = [spec.name for spec in specs if not _measure(spec, given, root)]
+    failed = [spec.name for spec in specs if not _measure(spec, given, root, shapes)]
     begun, left = time.monotonic(), []
     for number, path in enumerate(chosen, 1):
         spent = time.monotonic() - begun
@@ -108,6 +123,9 @@ def run(
             failed.append(path.stem)
     if parameters.overwrite and not failed:
         campaign.end()
+    if names and not failed:
+        filters = "".join(f" --variant {name}" for name in names) + (f" --records {told}" if told else "")
+        show(["next:", f"  hypatia-lab results --machine {machine}{filters}"])
     if found := _found(chosen, root, machine, folder, told):
         show(found)
     if left:
@@ -174,6 +192,30 @@ def _plan(notebooks: list[Path], shapes: list[tuple[int, ...]], preset: str, dev
     ensure_named(ledger.ledger())
 
 
+def _only(
+    names: list[str], notebooks: list[Path], shapes: list[tuple[int, ...]], preset: str, device: str
+) -> list[Any]:
+    """The experiments of ``notebooks`` that have any of the variants ``names``, of these alone.
+
+    Raises :class:`click.UsageError` for a name that none of them plans.
+    """
+    from hypatia_lab.bench import composer
+
+    pages, planned, found = {path.stem for path in notebooks}, set[str](), []
+    for one in composer.EXPERIMENTS.values():
+        if one.notebook in pages:
+            own, fitting = one.only(names), one.fitting(shapes)
+            planned |= {name for group in composer.plan(one, preset, device, fitting) for name in group.variants}
+            planned |= {probe.variant for probe in one.probes(preset, device, fitting)}
+            if composer.plan(own, preset, device, fitting) or own.probes(preset, device, fitting):
+                found.append(own)
+    for name in names:
+        if name not in planned:
+            where = f"{', '.join(sorted(pages))} with preset {preset} on {device}"
+            raise click.UsageError(unknown("variant", name, sorted(planned), where))
+    return found
+
+
 def _programs(paths: tuple[Path, ...], preset: str, device: str) -> list[Any]:
     """The experiments of program files, each planned once: what is wrong with one is said before anything runs."""
     from hypatia_lab.bench import composer
@@ -185,15 +227,15 @@ def _programs(paths: tuple[Path, ...], preset: str, device: str) -> list[Any]:
     return specs
 
 
-def _measure(spec: Any, given: dict[str, Any], root: Path) -> bool:
-    """Measure the experiment of a program file and tell what it printed; False when it fails, or a part of it does."""
+def _measure(spec: Any, given: dict[str, Any], root: Path, shapes: list[tuple[int, ...]]) -> bool:
+    """Measure an experiment without its page, and tell what programs printed; False when it, or a part of it, fails."""
     from hypatia_lab.bench import composer
     from hypatia_lab.intervals import estimate
 
     click.echo(f"{spec.name}: {spec.summary}", err=True)
     how = {name: given[name] for name in ("preset", "device", "overwrite")}
     try:
-        found = composer.measure(spec, **how, machine_name=given["machine"], root=root)
+        found = composer.measure(spec, **how, machine_name=given["machine"], root=root, shapes=spec.fitting(shapes))
     except (ValueError, RuntimeError) as cause:
         if not execution.ours(cause):
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -131,6 +131,22 @@ class Experiment:
     def fitting(self, shapes: Shapes) -> list[tuple[int, ...]]:
         """Those of ``shapes`` that have its number of extents; a page may have experiments of several operations."""
         return [shape for shape in shapes if len(shape) == len(self.dims)]
+
+    def only(self, names: Collection[str]) -> Experiment:
+        """The same plan of the variants ``names`` alone, each beside the baseline that it is compared with."""
+
+        def kept(group: Group) -> Group:
+            known = variants.variants(group.workload.operation)
+            baselines = {name for name, one in known.items() if one.baseline}
+            return replace(group, variants=tuple(name for name in group.variants if name in {*names, *baselines}))
+
+        def plan(preset: str, device: str, shapes: Shapes) -> list[Group]:
+            return [kept(group) for group in self.plan(preset, device, shapes) if {*names} & {*group.variants}]
+
+        def probes(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+            return [probe for probe in self.probes(preset, device, shapes) if probe.variant in names]
+
+        return replace(self, plan=plan, probes=probes)
 
     def groups(self, preset: str, device: str, shapes: Shapes = ()) -> list[Group]:
         """The groups of ``plan``, once every name in them and in ``probes`` is found to be known.

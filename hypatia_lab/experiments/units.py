@@ -1,7 +1,8 @@
-"""What keeps the lab's own kernels from being faster: how busy each keeps the GPU's units, by its hardware counters."""
+"""What keeps the lab's own kernels from being faster: the units that each keeps busy, and what each waits for."""
 
 from __future__ import annotations
 
+from hypatia_lab import variants
 from hypatia_lab.experiments.axes import STEP, Setting, experiment
 from hypatia_lab.experiments.linear_relu import LARGE, MEDIUM, SMALL
 from hypatia_lab.experiments.plan import Probe
@@ -10,6 +11,8 @@ from hypatia_lab.workloads import Workload
 
 CASE, TOPICS = counters.BUSY, counters.SHARE_TOPICS
 """The case of the probes, and unit of the GPU → topic of the detail lines that hold its shares."""
+LIMITED, LIMIT_TOPICS = counters.LIMITED, counters.LIMIT_TOPICS
+"""The same of what may hold a step of the ladder back."""
 
 COUNTED = (
     # Workload, and one of the lab's quickest own forms of it.
@@ -28,6 +31,8 @@ COUNTED = (
     (Workload("diffraction_batch", (64, 256, 256)), "cuda"),
 )
 """What the lab's goals for its kernels are about."""
+LADDERS = (("ladder_vector", "float32"), ("ladder_tensor", "bfloat16"))
+"""The ladder's steps, by tag, and in which dtype each is asked what it waits for: at the size of the climb's table."""
 
 
 def _units(at: Setting) -> list[Probe]:
@@ -35,6 +40,14 @@ def _units(at: Setting) -> list[Probe]:
     return [Probe("counters", work, name, CASE, 1) for work, name in counted]
 
 
+def _limits(at: Setting) -> list[Probe]:
+    return [
+        Probe("counters", Workload("linear_relu", LARGE, dtype), name, LIMITED, 1)
+        for tag, dtype in at.pick({"quick": (), "cuda": LADDERS})
+        for name in variants.names("linear_relu", tag)
+    ]
+
+
 EXPERIMENTS = (
-    experiment("units", "18_decisions", "which units of the GPU the lab's kernels keep busy", probes=(_units,)),
+    experiment("units", "18_decisions", "which units of the GPU the lab's kernels keep busy", probes=(_units, _limits)),
 )

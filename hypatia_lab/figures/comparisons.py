@@ -10,7 +10,7 @@ Equal rows give equal JSON: numbers are rounded, and nothing is drawn by lot or 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypatia_lab import formats, results, tables
@@ -33,13 +33,15 @@ def forest(
     intervals: Sequence[Interval],
     said: Sequence[str],
     *,
+    names: Mapping[str, str] | None = None,
     limits: Sequence[tuple[float, str]] = (),
     **block: Any,
 ) -> list[Block]:
     """A row a variant, a panel a shape (or the first field that tells ``rows`` apart), a block for all other fields.
 
     Where most have nothing beside them, the row names what is computed too, and there is one panel.
-    ``limits``: of each row the place of its physical limit, and its text; ``block`` is what :class:`Block` takes.
+    ``names``: variant → what it is called here, where that is not its label. ``limits``: of each row the place of its
+    physical limit, and its text; ``block`` is what :class:`Block` takes.
     """
     fields = [f for f in FIELDS if len({where(r, f) for r in rows}) > 1]
     column = ["shape"] if "shape" in fields else fields[:1]
@@ -50,7 +52,8 @@ def forest(
     groups: dict[str, list[Cell]] = {}
     bare = [(math.nan, "")] * len(rows)
     for r, found, text, (limit, limited) in zip(rows, intervals, said, limits or bare, strict=True):
-        name, key, heading = named(r), f"{r.variant} ({r.origin})", several(r, heads)
+        name, key = (names or {}).get(r.variant) or named(r), f"{r.variant} ({r.origin})"
+        heading = several(r, heads)
         near = "" if absent(limit) else f"limit: {limited}"
         hover = "<br>".join(filter(None, (name, key, several(r, fields), text, near)))
         if alone:

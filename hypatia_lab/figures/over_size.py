@@ -121,13 +121,13 @@ def _size(row: Row) -> int:
     return math.prod(map(int, row.shape.split("x")))
 
 
-def rungs(rows: Sequence[Row], order: Sequence[str], title: str) -> tuple[Any, Any]:
-    """Rate of a product from step to step: a row a variant in ``order``, a panel a shape, FLOP/s on a log axis.
+def rungs(rows: Sequence[Row], order: Mapping[str, str], title: str) -> tuple[Any, Any]:
+    """Rate of a product from step to step: a row a variant of ``order``, a panel a shape, FLOP/s on a log axis.
 
     Rows are gathered under a heading for each dtype/math, in the order of ``rows``; the grey line in each panel is the
-    rate that the measured ceilings allow. Variants that ``order`` does not name are left out, and a row in which
-    nothing was timed shows its status. Rows of :func:`hypatia_lab.results.rows` of one machine, operation and clock;
-    :class:`FigureError` for others, and when no row has a time.
+    rate that the measured ceilings allow. ``order``: variant → what it is called here; others are left out. A row in
+    which nothing was timed shows its status. Rows of :func:`hypatia_lab.results.rows` of one machine, operation and
+    clock; :class:`FigureError` for others, and when no row has a time.
     """
     rows = [row for row in singles(rows) if row.variant in order]
     kept = measured(rows, "rungs", "median_us", "a time")
@@ -135,13 +135,14 @@ def rungs(rows: Sequence[Row], order: Sequence[str], title: str) -> tuple[Any, A
         raise FigureError(f"rungs: one machine, operation and clock at a time, the rows hold {', '.join(places)}")
     kinds = list(dict.fromkeys(where(r, "math") for r in kept))
     rows = [r for r in rows if where(r, "math") in kinds]
-    rows.sort(key=lambda r: (kinds.index(where(r, "math")), r.flops, order.index(r.variant)))
+    lanes = list(order)
+    rows.sort(key=lambda r: (kinds.index(where(r, "math")), r.flops, lanes.index(r.variant)))
     limits = [significant(r.flops * 1e6 / r.limit_us) for r in rows]
     drawn = [limit for limit in limits if not absent(limit)]
     axis = rate_axis([*extent(r.rate().triple for r in kept), *drawn], "FLOP/s")
     said = [f"{tables.rate_text(r)}, {r.took}" for r in rows]
     texts = [(limit, formats.scaled(limit, "FLOP/s")) for limit in limits]
-    blocks = forest(rows, [r.rate() for r in rows], said, limits=texts, axis=axis)
+    blocks = forest(rows, [r.rate() for r in rows], said, names=order, limits=texts, axis=axis)
     table = tables.results_table(rows)
     table.insert(6, "rate", [tables.rate_text(r) for r in rows])
     under = [*split_fields(kept)[1], launch_note(kept), LIMIT if drawn else ""]

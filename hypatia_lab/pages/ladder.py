@@ -7,25 +7,49 @@ from dataclasses import dataclass
 
 from hypatia_lab import intervals
 from hypatia_lab.intervals import Interval
+from hypatia_lab.operations.linear_relu import ladder_along_k as later
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.readings import fastest
+from hypatia_lab.pages.readings import fastest, labelled
 from hypatia_lab.results import Row
-from hypatia_lab.variants import names
+from hypatia_lab.variants import label, names
 
-LADDERS = ("ladder_vector", "ladder_tensor", "ladder_cpu")
+LADDERS = (("ladder_vector", "ladder_tensor"), ("ladder_cpu",))
+"""Tags of the steps on a GPU, and on a CPU."""
 TRITON = "triton"
 LIBRARY = ("epilogue", "eager")
 DTYPES = ("float32", "bfloat16")
 
 
 def steps() -> tuple[str, ...]:
-    """The steps, easiest first: all variants that are registered as one, for vector units, tensor cores or a CPU."""
-    return tuple(dict.fromkeys(name for tag in LADDERS for name in names("linear_relu", tag)))
+    """The steps, easiest first: all variants that are registered as one, for a GPU, then for a CPU."""
+    return tuple(titles())
 
 
-def order() -> tuple[str, ...]:
-    """Lanes of the figure, easiest first; the library is last."""
-    return (*steps(), TRITON, *LIBRARY)
+def titles() -> dict[str, str]:
+    """Step, easiest first → its number and what a person calls it, such as ``3 · column in registers``.
+
+    0 is the start. Files of kernels bear these numbers, so a step that was put in later has that of the one before it,
+    and a letter.
+    """
+    found: dict[str, str] = {}
+    for tags in LADDERS:
+        own = dict.fromkeys(name for tag in tags for name in names("linear_relu", tag))
+        own.pop(later.NAME, None)
+        for number, name in enumerate(own):
+            if name == later.BEFORE:
+                found[later.NAME] = f"{number - 1}b"
+            found[name] = str(number)
+    return {name: f"{number} · {label('linear_relu', name)}" for name, number in found.items()}
+
+
+def title(row: Row) -> str:
+    """What a page calls what made ``row``: a step with its number, another variant as everywhere."""
+    return titles().get(row.variant) or labelled(row)
+
+
+def order() -> dict[str, str]:
+    """Lanes of the figure, easiest first, and what they are called; the library is last."""
+    return titles() | {name: label("linear_relu", name) for name in (TRITON, *LIBRARY)}
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 A region is opened by a comment ``// [name]`` on a line of its own and closed by ``// [/name]``, in Python with ``#``.
 Regions may overlap, and one that is opened again further down goes on there. The lines that a page explains end with
-``// (1)``, ``// (2)`` and so on, which the text beside them counts, too. Of a long region these stand open, with the
-loops and functions around them.
+``// (1)``, ``// (2)`` and so on, which the text beside them counts, too; a page shows these numbers before their lines,
+where no wrapped line hides them. Of a long region they stand open, with the loops and functions around them, and with
+the innermost loop, which does the work.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from hypatia_lab.messages import unknown
 HOME = Path(__file__).resolve().parents[1]
 """The folder that paths are relative to: the package's."""
 
-LONG = 12
-"""Lines from which on a region is folded, so that only its :func:`excerpt` stands open."""
+LONG = 25
+"""A region of more lines is folded, so that only its :func:`excerpt` stands open."""
 
 _MARK = re.compile(r"\s*(?://|#) \[(/?)(\w+)\]")
-_EXPLAINED = re.compile(r".*  (?://|#) \(\d+\)")
+_EXPLAINED = re.compile(r"(.*)  (?://|#) \((\d+)\)")
+_LOOP = re.compile(r"\s*(?:for|while)\b.*")
 _AROUND = re.compile(r"\s*(?:for|while|def|__global__|const auto \w+ = \[).*|[^(]*\b__(?:global|device)__\b.*")
 """The first line of a loop or of a function."""
 _LANGUAGES = {".cu": "cuda", ".cuh": "cuda", ".cpp": "cpp", ".hpp": "cpp", ".py": "python"}
@@ -101,10 +103,15 @@ def _end(lines: list[str], at: int) -> int:
     """The last line of the statement, or of the head of a loop or function, that begins in line ``at``."""
     code = ""
     for number in range(at, len(lines)):
-        code += re.sub(r"  (?://|#) .*", "", lines[number])
-        if code.count("(") <= code.count(")") and code[-1] not in "=*+-/&|?":
+        code += re.sub(r"(?:^\s*|  )(?://|#) .*", "", lines[number])
+        if code.count("(") <= code.count(")") and not code.endswith(tuple("=*+-/&|?")):
             return number
     return at
+
+
+def _begin(lines: list[str], at: int) -> int:
+    """The first line of the statement that line ``at`` is of, if it is one of a few."""
+    return next((number for number in range(max(at - 6, 0), at) if _end(lines, number) >= at), at)
 
 
 def _head(first: str, last: str) -> str:
@@ -118,17 +125,35 @@ def _head(first: str, last: str) -> str:
     return f"{first[: opened[0] + 1]}…{last[last.rindex(')') :]}"
 
 
+def _innermost(lines: list[str]) -> Iterator[int]:
+    """The lines of the deepest loops, heads and bodies."""
+    loops = [at for at, line in enumerate(lines) if _LOOP.fullmatch(line)]
+    depth = {at: sum(number in loops for number in _around(lines, at)) for at in loops}
+    for at in loops:
+        if depth[at] == max(depth.values()):
+            yield at
+            for number in range(at + 1, len(lines)):
+                if (
+                    lines[number].strip()
+                    and not lines[number].startswith("#")
+                    and _indent(lines[number]) <= _indent(lines[at])
+                ):
+                    break
+                yield number
+
+
 def excerpt(path: str, name: str) -> list[str]:
-    """Those lines of a region that end with a number, in the loops and functions that they stand in.
+    """Those lines of a region that end with a number, and its deepest loops, in the loops and functions around them.
 
     A line of its own with an ellipsis for what is left out. Raises :class:`SourceError` as :func:`region`.
     """
     lines = region(path, name)
-    numbered = [at for at, line in enumerate(lines) if _EXPLAINED.fullmatch(line)]
-    around = {number for at in numbered for number in _around(lines, at)}
+    numbered = {_begin(lines, at) for at, line in enumerate(lines) if _EXPLAINED.fullmatch(line)}
+    kept = numbered | {*_innermost(lines)}
+    around = {number for at in kept for number in _around(lines, at)}
     found: list[str] = []
     behind: int | None = None
-    for at in sorted({*numbered, *around}):
+    for at in sorted(kept | around):
         if behind is not None and at <= behind:
             continue  # shown with the statement that it belongs to
         between = [] if behind is None else lines[behind + 1 : at]
@@ -162,11 +187,21 @@ def show(path: str, name: str) -> None:
 
 
 def _highlighted(lines: list[str], path: str) -> str:
-    """``lines`` in the classes that Sphinx gives to code, so that a theme's colours apply in light and dark."""
+    """``lines`` in the classes that Sphinx gives to code, so that a theme's colours apply in light and dark.
+
+    What explains a line counts it at its beginning.
+    """
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import get_lexer_by_name
 
     language = _LANGUAGES[Path(path).suffix]
-    code = highlight("\n".join(lines), get_lexer_by_name(language), HtmlFormatter())
-    return f'<div class="highlight-{language} notranslate">{code}</div>'
+    marks = [_EXPLAINED.fullmatch(line) for line in lines]
+    plain = "\n".join(mark[1] if mark else line for mark, line in zip(marks, lines, strict=True))
+    lexer = get_lexer_by_name(language, stripnl=False)
+    code = highlight(plain, lexer, HtmlFormatter(nowrap=True)).split("\n")
+    if any(marks):
+        notes = (mark[2] if mark else " " for mark in marks)
+        code = [f'<span class="lab-note">{note}</span> {line}' for note, line in zip(notes, code, strict=False)]
+    shown = "\n".join(code)
+    return f'<div class="highlight-{language} notranslate"><div class="highlight"><pre>{shown}</pre></div></div>'

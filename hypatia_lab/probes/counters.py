@@ -1,4 +1,4 @@
-"""Probe ``counters``: what the GPU's hardware counters say of one warm call: bytes moved, or units kept busy.
+"""Probe ``counters``: what the GPU's hardware counters say of one warm call: bytes, busy units, waits.
 
 Run as a process by :mod:`hypatia_lab.bench.sessions`; the call happens in a program below it (:func:`program`),
 which Nsight Compute (``ncu``) watches. The program checks the variant, warms it up, empties the L2 cache and makes one
@@ -11,6 +11,7 @@ call between cudaProfilerStart and cudaProfilerStop: nothing else is counted. ``
   from memory, as in a table that adds up what each kernel must read.
 - ``units``: no bytes, but how busy each kernel keeps the GPU's units (:data:`SHARES`). A kernel runs once for every
   pass and finds in the caches what its last run left there, as in a graph that is replayed again and again.
+- ``limits``: counted in the same way, what may hold each kernel back (:data:`LIMITS`, :data:`STALLS`).
 
 What is written stays in the L2 cache until something displaces it, so a call whose output fits there may write nothing
 to memory; "L2 written" counts what the kernels wrote at all. Nothing is counted on a CPU.
@@ -61,15 +62,52 @@ SHARE_TOPICS = {name: f"share_{name.replace(' ', '_').lower()}" for name in SHAR
 """Unit of the GPU → the topic of the detail lines that hold its shares, one a kernel."""
 BUSY = "units"
 """The case that counts :data:`SHARES`."""
+LIMITS = {
+    "registers": ("launch__registers_per_thread", "1"),
+    "static shared memory": ("launch__shared_mem_per_block_static", "B"),
+    "dynamic shared memory": ("launch__shared_mem_per_block_dynamic", "B"),
+    "blocks by registers": ("launch__occupancy_limit_registers", "1"),
+    "blocks by shared memory": ("launch__occupancy_limit_shared_mem", "1"),
+    "occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active", "1"),
+    "read": (METRICS["read"], "B"),
+    "written": (METRICS["written"], "B"),
+    "l2": (METRICS["l2"], "B"),
+    "shared turns": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "1"),
+    "conflict turns": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "1"),
+    "arithmetic": (SHARES["arithmetic"], "1"),
+    "tensor cores": (SHARES["tensor cores"], "1"),
+}
+"""What may hold a kernel back → ncu's metric, and the unit that it is recorded in.
+
+Registers are of a thread, shared memory of a block, "blocks by" so many as a multiprocessor has room for. Turns are
+those of shared memory, in all and for bank conflicts alone. Occupancy and the last two are shares.
+"""
+STALLS = (
+    *("barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard"),
+    *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard"),
+    *("sleeping", "tex_throttle", "wait"),
+)
+"""What a warp may wait for, in ncu's words: counted is how many warps do, on average, when an instruction is issued."""
+LIMITS |= {
+    f"stall {name}": (f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio", "1") for name in STALLS
+}
+OPTIONAL += tuple(name for name in LIMITS if name not in METRICS | SHARES)
+LIMIT_TOPICS = {name: f"limit_{name.replace(' ', '_')}" for name in LIMITS}
+"""What may hold a kernel back → the topic of the detail lines that hold it, one a kernel."""
+LIMITED = "limits"
+"""The case that counts :data:`LIMITS`."""
+OF_KERNEL = {BUSY: SHARE_TOPICS, LIMITED: LIMIT_TOPICS}
+"""Case that counts no bytes of a call → what it counts of each kernel, and the topics of those."""
 UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "sector": SECTOR}
 UNITS |= {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 UNITS |= {"nsecond": 1e-3, "usecond": 1.0, "msecond": 1e3, "second": 1e6}
 UNITS |= {"%": 0.01}
-"""Unit of ncu → bytes, µs, or a share."""
+UNITS |= dict.fromkeys(("", "inst", "block", "byte/block", "register/thread"), 1.0)
+"""Unit of ncu → bytes, µs, a share, or what has no unit."""
 CASES = {
     "": ("--cache-control", "none", "--replay-mode", "application"),
     "each kernel": ("--cache-control", "all", "--replay-mode", "kernel"),
-    BUSY: ("--cache-control", "none", "--replay-mode", "kernel"),
+    **dict.fromkeys(OF_KERNEL, ("--cache-control", "none", "--replay-mode", "kernel")),
 }
 TOPICS = {"read": "dram_read", "written": "dram_written", "l2": "l2_bytes", "l2_written": "l2_written"}
 """What is counted of a kernel → the topic of the detail lines that hold it, one a kernel."""
@@ -89,7 +127,8 @@ Launch = tuple[str, dict[str, float]]
 
 def metrics(case: str) -> dict[str, str]:
     """What is counted in ``case`` → ncu's metric."""
-    return SHARES | {"us": METRICS["us"]} if case == BUSY else METRICS
+    counted = {BUSY: SHARES, LIMITED: {name: metric for name, (metric, _) in LIMITS.items()}}
+    return counted[case] | {"us": METRICS["us"]} if case in counted else METRICS
 
 
 def launches(text: str, case: str = "") -> list[Launch]:
@@ -110,6 +149,8 @@ def launches(text: str, case: str = "") -> list[Launch]:
         if row["Metric Name"] not in meaning:
             continue
         unit, value = row["Metric Unit"], row["Metric Value"]
+        if value == "n/a" and meaning[row["Metric Name"]] in OPTIONAL:  # the GPU has no such thing
+            continue
         if unit not in UNITS:
             raise ValueError(f"unit {unit!r} of {row['Metric Name']} is none of {', '.join(UNITS)}")
         try:
@@ -127,10 +168,10 @@ def launches(text: str, case: str = "") -> list[Launch]:
     return [(names[key], values) for key, values in found.items()]
 
 
-def unknown_metrics(said: str) -> list[str]:
-    """Names of the optional metrics that ncu does not know, from what it said."""
+def unknown_metrics(said: str, case: str = "") -> list[str]:
+    """Names of the optional metrics of ``case`` that ncu does not know, from what it said."""
     failed = " ".join(line for line in said.splitlines() if "Failed to find metric" in line)
-    return [name for name in OPTIONAL if METRICS[name] in failed]
+    return [name for name, metric in metrics(case).items() if name in OPTIONAL and metric in failed]
 
 
 def refusal(said: str) -> str:
@@ -176,7 +217,7 @@ def program(plan: str) -> None:
             return
         for _ in range(3):
             run()
-        if own.case != BUSY:
+        if own.case not in OF_KERNEL:
             _empty_caches(own.device)
         torch.cuda.profiler.start()
         run()
@@ -237,8 +278,10 @@ def counted(found: Subject) -> list[Launch]:
         raise Ended(
             "skipped", "Nsight Compute (ncu) is not installed: install nsight-compute and put its folder on the PATH"
         )
+    left_out: list[str] = []
     code, said = watched(command(ncu, found))
-    if left_out := unknown_metrics(said):
+    while more := unknown_metrics(said, found.case):  # it may name one at a time
+        left_out += more
         code, said = watched(command(ncu, found, left_out))
     if end := re.search(r"^ended (\w+): (.*)$", said, re.MULTILINE):
         raise Ended(end[1], end[2])
@@ -253,7 +296,7 @@ def counted(found: Subject) -> list[Launch]:
 
 
 def look(found: Subject, emit: Emit) -> None:
-    """Emit what one call moves, in all and kernel by kernel, or how busy each of its kernels keeps the GPU's units.
+    """Emit what one call moves, in all and kernel by kernel, or of each of its kernels what :data:`OF_KERNEL` says.
 
     Raises :class:`Ended` where nothing was counted.
     """
@@ -262,24 +305,25 @@ def look(found: Subject, emit: Emit) -> None:
         if value is not None:
             emit("detail", topic=topic, name=name, unit=unit, value=value, count=count)
 
-    own, busy = counted(found), found.case == BUSY
+    own, topics = counted(found), OF_KERNEL.get(found.case, {})
     every, compulsory = [values for _, values in own], found.workload.traffic
     us = sum(values["us"] for values in every)
     say("counters", "kernels", "1", len(own))
-    if not busy:
+    if not topics:
         say("counters", "compulsory bytes", "B", compulsory)
         for what, name in TOTALS.items():
             say("counters", name, "B", total(every, what))
     say("counters", "duration", "us", us)
-    if not busy:
+    if not topics:
         say("counters", "effective bandwidth", "B/s", compulsory / us * 1e6)
     for name, same in by_name(own).items():
         us = sum(values["us"] for values in same)
-        for what, topic in ({} if busy else TOPICS).items():
+        for what, topic in ({} if topics else TOPICS).items():
             say(topic, name, "B", total(same, what), len(same))
         say("kernel_time", name, "us", us, len(same))
-        for unit, topic in (SHARE_TOPICS if busy else {}).items():  # over that time
-            say(topic, name, "1", sum(values[unit] * values["us"] for values in same) / us, len(same))
+        for what, topic in topics.items():  # over that time
+            mean = sum(values[what] * values["us"] for values in same) / us if what in same[0] else None
+            say(topic, name, LIMITS[what][1] if found.case == LIMITED else "1", mean, len(same))
 
 
 if __name__ == "__main__":

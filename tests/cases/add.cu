@@ -14,6 +14,12 @@ __global__ void add(const float* x,
         } else {
             y[i] = 0;
         }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            if (j < n) {
+                y[j] += two;
+            }
+        }
     }
 }
 // [/kernel]
@@ -25,3 +31,8 @@ __global__ void add(…) {
             2 * x[i];
             // …
             y[i] = two;  // (2)
+        // …
+        for (int j = 0; j < 4; ++j) {
+            if (j < n) {
+                y[j] += two;
+            }
