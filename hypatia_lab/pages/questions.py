@@ -117,7 +117,7 @@ QUESTIONS = (
     Question(
         "Is there a library call that is as fast?",
         "#where-is-the-library-unbeaten",
-        "Look for its fused call first. Time a kernel of yours at shapes, too, that you did not tune it for.",
+        "Look for its fused call first. Also time your kernel at shapes that it was not tuned for.",
         "workloads at which our kernel is ahead",
         library,
     ),
