@@ -1,4 +1,6 @@
-"""One function an operation: it calls the form that is quickest here, the library's unless one of the lab's surely is.
+"""One function an operation: it calls the form that is quickest here.
+
+That is the library's unless a form of the lab's is significantly faster.
 
 The first call with tensors of new shapes, strides or dtypes measures every form once, on random numbers laid out in the
 same way; later ones look the choice up. It is kept in the user's cache folder, so other processes find it.
@@ -51,7 +53,7 @@ from hypatia_lab.variants import Variant, variant
 from hypatia_lab.workloads import UNIT, Workload, WorkloadError, tail
 
 MARGIN = intervals.EQUIVALENCE
-"""Share by which a form of the lab's must surely be faster than the library's to be chosen."""
+"""Share by which a form of the lab's must be significantly faster than the library's to be chosen."""
 BUDGET_S, RACE_S = 0.02, 0.06
 """Time of each candidate beside its warming up, and of the two that race in the end."""
 HOPELESS, LEEWAY_S = 2.0, 1e-4

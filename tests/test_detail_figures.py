@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 import pytest
 import synthetic
-from drawn import Drawn, cells, content, is_language, points, shown
+from drawn import Drawn, cells, is_language, points, shown
 from test_tables import around, cell, run
 
 from hypatia_lab import formats, records, results
@@ -230,9 +230,8 @@ def test_waterfall_leaves_out_what_it_is_told_to() -> None:
 
 def test_calls_name_what_reduce_overhead_does(rows: Rows) -> None:
     figure, table = DRAW["calls"](rows)
-    words = {trace["name"]: trace["text"] for trace in content(figure)["data"] if "text" in trace}
-    assert words == {"compile_reduce_overhead, disk": ["compile", "record", "replay", *[""] * 9]}
     own = next(t for t in points(figure) if t["name"] == "compile_reduce_overhead, disk")
+    assert [text.split()[0] for text in own["text"][:3]] == ["compile", "record", "replay"]
     assert list(own["x"]) == list(range(1, 13))
     assert "call 12" in table.columns
     compiled = [t for t in points(figure) if t["name"].startswith("compile,")]

@@ -190,6 +190,15 @@ def test_a_claim_has_a_line_with_its_figures_folded_beneath_it(shown: list[dict[
     assert len(shown) == 1
 
 
+def test_claims_that_are_not_first_are_folded_away(shown: list[dict[str, str]]) -> None:
+    stated = [judgement(id=f"S001-{n:02}") for n in range(1, 5)]
+    stated = [replace(one, parts=(one,)) for one in stated]
+    claim_tables.show_claims(stated, "h200", ("S001-02",))
+    seen, _, folded = shown[0]["text/html"].partition('<details class="lab-fold">')
+    assert [one.id for one in stated if one.id in seen] == ["S001-02"]
+    assert [one.id for one in stated if one.id in folded] == ["S001-01", "S001-03", "S001-04"]
+
+
 def test_a_folded_column_goes_into_the_cell_it_explains() -> None:
     text = tables.html(claim_tables.claims_table([judgement(reason="Because <b>.")]), folded={"reason": "claim"})
     assert "<details><summary>reason</summary>Because &lt;b&gt;.</details></td>" in text

@@ -160,5 +160,5 @@ def test_what_results_leave_out_are_the_pages_of_controls_and_of_shapes_that_wer
 
 def test_compare_counts_the_verdicts_that_the_page_on_machines_counts():
     page = (Path(__file__).resolve().parent.parent / "notebooks/13_machines.ipynb").read_text(encoding="utf-8")
-    (differ, tested) = re.findall(r"`h200` and `h100`: \*\*(\d+) of (\d+)\*\*", page)[0]
+    (tested, differ) = re.findall(r"h200 and h100 +(\d+) +(\d+)", page)[0]
     assert f"Verdicts: {differ} of {tested} differ" in call("compare", "h200", "h100").out

@@ -153,7 +153,7 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> Case:
     if found.flaw == intervals.VETOED:
         return replace(case, reading="missing", reason=f"the A/A control failed beside {place(workload)}")
     if found.flaw and lies != "nowhere":
-        return replace(case, reading="straddles", lies=f"{case.lies}, but of fewer than {intervals.FEW} processes")
+        return replace(case, reading="straddles", lies=f"{case.lies}, but from fewer than {intervals.FEW} processes")
     return case
 
 
@@ -380,13 +380,13 @@ def _judged(
     """The judgement on ``cases``, measured by ``program`` (``equal``: a rewrite that a record shows equal)."""
     judged, missing = _apart(cases)
     if claim.quantity == "constant" and [case.reading for case in judged] == ["in"]:
-        lies = f"{judged[0].lies} at one size, which shows nothing of others"
+        lies = f"{judged[0].lies} at one size, which says nothing about others"
         cases = [replace(case, reading="straddles", lies=lies) if case is judged[0] else case for case in cases]
         judged, _ = _apart(cases)
     verdict = words.part((c.reading for c in cases), forecast=claim.forecast, rewrite=program == "rewrite")
     settles = _settles(claim, machine, judged)
     shown = "; ".join(_show(case, claim) for case in judged)
-    subject = f"Measured was {_subject(claim, clock)}, on {machine.name}: {shown}."
+    subject = f"What was measured is {_subject(claim, clock)}, on {machine.name}: {shown}."
     told = [subject, settles]
     if missing:
         told.append(f"Left out of the verdict: {'; '.join(missing)}.")
@@ -427,7 +427,7 @@ def _caution(control: dict[str, Any] | None, verdict: str) -> str:
     """What an A/A control that is not at 5% says: above, intervals are too narrow for any verdict; below, too wide."""
     if control is None:
         return ""
-    said = f"calls identical code different in {number(100 * control['rate'])}% of {control['pairs']} pairs"
+    said = f"finds a difference in {number(100 * control['rate'])}% of {control['pairs']} pairs of identical code"
     if control["rate"] > 1 - intervals.CONFIDENCE:
         return f"Caution: the A/A control of {control['machine']} {said}, which is not the 5% it should be."
     if verdict not in ("undecided", "confirmed_in_part"):

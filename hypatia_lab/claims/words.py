@@ -12,7 +12,7 @@ from dataclasses import dataclass
 READINGS = {
     "in": "the interval lies inside the band",
     "against": "it lies outside, on the bad side of what is said",
-    "favour": "it lies outside, for a gain that is claimed is larger than said",
+    "favour": "it lies outside, because a claimed gain is larger than said",
     "straddles": "it lies on both sides of an edge, or fewer than three processes stand behind it",
     "missing": "nothing was measured, a check failed, or the figure is of other hardware",
 }

@@ -126,7 +126,7 @@ def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], 
 
 Aged = Callable[[Judgement], str]
 """Of a verdict: which of its records are older than the lab, and in what; empty where none is."""
-OLDER = f"{older.MARK} rests on a record of another clock, check or plan than today's, or of none that it names."
+OLDER = f"{older.MARK} rests on a record made by an older clock, check or plan, or by one that it does not name."
 
 
 def claim_lines(

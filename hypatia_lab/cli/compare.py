@@ -19,7 +19,7 @@ from hypatia_lab.records import Record
 
 @click.command()
 @click.argument("machines", nargs=-1, required=True)
-@click.option("--all", "everything", is_flag=True, help="List ratios that agree and verdicts of one side alone, too.")
+@click.option("--all", "everything", is_flag=True, help="Also list ratios that agree, and verdicts of one side only.")
 @options.records
 @options.paged
 @options.as_json

@@ -45,7 +45,7 @@ def fleet() -> None:
 @click.option(
     "--gpus", type=click.IntRange(1, 10000), help="How many jobs.  [default: 1; with --box all GPUs of this machine]"
 )
-@click.option("--preset", default="quick", show_default=True, help="quick, seed or full, as of hypatia-lab run.")
+@click.option("--preset", default="quick", show_default=True, help="quick, seed or full, as for hypatia-lab run.")
 @click.option("--device", default="cuda", show_default=True, help="cuda, or cpu where there is no GPU.")
 @click.option("--overwrite", is_flag=True, help="Measure again what this fleet has measured.")
 @folder_option
@@ -118,7 +118,7 @@ def _wait(layout: Layout, works: Sequence[Work], together: bool) -> None:
 @folder_option
 @options.as_json
 def status(folder: Path, as_json: bool) -> None:
-    """Tell how each job of a fleet stands: its chip, its state, the notebook it is at, and what failed."""
+    """Show how each job of a fleet is doing: its chip, its state, the notebook it is at, and what failed."""
     _tell(folder.resolve(), as_json)
 
 

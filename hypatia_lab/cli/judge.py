@@ -46,7 +46,7 @@ def _share(context: click.Context, option: click.Parameter, value: str | None) -
     """``1/4`` as its two numbers."""
     found = re.fullmatch(r"([1-9]\d{0,4})/([1-9]\d{0,4})", value or "1/1")
     if not found or int(found[1]) > int(found[2]):
-        raise click.BadParameter(f"{value} is no share such as 1/4", context, option)
+        raise click.BadParameter(f"{value} is not a share such as 1/4", context, option)
     return (int(found[1]), int(found[2])) if value else None
 
 
@@ -61,7 +61,7 @@ def _share(context: click.Context, option: click.Parameter, value: str | None) -
     "FILE one with ModelNew; or both are folders of such files, each a level or of a folder a level: a whole set. "
     "sol-execbench: PROBLEM is a folder with definition.json and workload.jsonl, FILE a solution.json.",
 )
-@click.option("--only", metavar="GLOB", help="Of a set, the problems of such a name, such as 'level1/*'.")
+@click.option("--only", metavar="GLOB", help="Of a set, only the problems with such a name, for example 'level1/*'.")
 @click.option(
     "--share",
     metavar="I/N",
@@ -211,7 +211,7 @@ def judge(
         records.ensure_writable(folder)
         own_book.begin(folder, looks=not no_page)
         if not no_page and (told := paths.lacking("the chapter", "run", *RUN)):
-            click.echo(f"{told}; all else is done without it", err=True)
+            click.echo(f"{told}; everything else is done without it", err=True)
         click.echo(
             f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True
         )

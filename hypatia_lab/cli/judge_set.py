@@ -63,7 +63,7 @@ def judge_set(
     """
     for one in (problems, candidates):
         if not one.is_dir():
-            raise click.UsageError(f"{one} is no folder; a set is judge --task kernelbench PROBLEMS/ CANDIDATES/")
+            raise click.UsageError(f"{one} is not a folder; a set is judge --task kernelbench PROBLEMS/ CANDIDATES/")
     there, given = problem_set.listed(problems), problem_set.listed(candidates)
     matched, left = problem_set.matched(list(there), given)
     asked = [name for name in there if any(fnmatchcase(text, only) for text in (name, _bare(name), level(name)))]
@@ -216,8 +216,8 @@ def _counted(verdicts: Verdicts, alone: Sequence[str]) -> str:
 def _fast(verdicts: Verdicts, alone: Sequence[str]) -> list[dict[str, str]]:
     """``fast_p`` of each level, and of all, against each of :data:`AGAINST`.
 
-    Of all problems but those refused: how many candidates are right and surely faster than *p* times that, up to how
-    many may be. What is not judged yet may be anything.
+    Of all problems but those refused: how many candidates are right and significantly faster than *p* times that, up
+    to how many may be. What is not judged yet may be anything.
     """
     names = [name for name in (*verdicts, *alone) if not (one := verdicts.get(name)) or one.word not in NO_PROBLEM]
     levels = list(dict.fromkeys(map(level, names)))

@@ -46,7 +46,7 @@ def results(
     as_json: bool,
     **wanted: tuple[str, ...],
 ) -> None:
-    """Print what was measured, of OPERATIONS alone where some are named: the documents' sizes first.
+    """Print what was measured, of all OPERATIONS or only of those named, the documents' sizes first.
 
     A cell has its time, the ratio to its baseline with a 95% interval (above 1 is faster), the share of what the
     machine's own ceilings allow, its error and its status. Options narrow the cells down. The lab's controls and shapes

@@ -51,19 +51,29 @@ class Axis:
         low, high, at = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return round(100 * (at - low) / (high - low), 2)
 
+    def ticks(self, most: int = 6) -> list[float]:
+        """Round values between the ends, on a log axis at ``most`` so many: steps of 1, 2 or 5, or powers of ten."""
+        if not self.log:
+            whole = 10.0 ** math.floor(math.log10(self.high - self.low))
+            step = next(whole * part for part in (1, 0.5, 0.2, 0.1) if self.high - self.low >= 2 * whole * part)
+            first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+            return [significant(n * step) for n in range(first, last + 1)]
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        ticks: list[float] = []
+        for parts, every in (((1, 2, 5), 1), *(((1,), every) for every in range(1, len(powers) + 1))):
+            ticks = [part * 10.0**n for n in powers if n % every == 0 for part in parts]
+            ticks = [significant(tick) for tick in ticks if self.low <= tick <= self.high]
+            if len(ticks) <= most:
+                break
+        return ticks
+
     def plotly(self) -> dict[str, Any]:
-        """The axis as plotly takes it; plotly finds the ticks, except those of a log axis that bear a unit."""
+        """The axis as plotly takes it; plotly finds the ticks of a linear one."""
         if not self.log:
             return {"range": [self.low, self.high], "title": {"text": self.named}}
-        low, high = math.log10(self.low), math.log10(self.high)
-        found = {"type": "log", "range": [round(low, 3), round(high, 3)], "title": {"text": self.named}}
-        if self.text is plain:
-            return found | ({"dtick": "D2"} if high - low < 3 else {})
-        powers = range(math.floor(low), math.ceil(high) + 1)
-        ticks = [10.0**n for n in powers if low <= n <= high]
-        if len(ticks) < 3:
-            ticks = [step * 10.0**n for n in powers for step in (1, 2, 5) if self.low <= step * 10.0**n <= self.high]
-        return found | {"tickvals": [significant(t) for t in ticks], "ticktext": [self.text(t) for t in ticks]}
+        ends = [round(math.log10(end), 3) for end in (self.low, self.high)]
+        found = {"type": "log", "range": ends, "title": {"text": self.named}, "tickvals": self.ticks()}
+        return found | {"ticktext": [self.text(tick) for tick in found["tickvals"]]}
 
 
 def log_axis(values: Sequence[float], title: str, text: Callable[[float], str] = plain, pad: float = 1.15) -> Axis:

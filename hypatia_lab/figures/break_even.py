@@ -98,7 +98,7 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
         if at := _crossing(curve):
             said = [f"{curve.name}<br>calls to break even: {calls_text(curve.calls)}"]
             place = [significant(whole(curve, at.value))]
-            data.append(points_trace(look, [at.triple], place, said) | tile(number))
+            data.append(points_trace(look, [at.triple], place, said, said=count) | tile(number))
     seconds = [value for trace in data for value in trace["y"]]
     up = log_axis(seconds, "whole time", lambda s: duration(1e6 * s), pad=1.3)
     marked = "marker: paid back" if any(map(_crossing, others)) else ""

@@ -66,7 +66,9 @@ def crossover(
             at_x, triples = [significant(point.along) for point in own], [point.across for point in own]
             if own:
                 look = Style(colour, SHAPES[origin][0], number)
-                shown = points_trace(look, triples, at_x, said, along="y", size=8, name=f"{kind} ({origin})")
+                shown = points_trace(
+                    look, triples, at_x, said, along="y", size=8, said=_times, name=f"{kind} ({origin})"
+                )
                 data.append(shown | tile(number))
     table = tables.frame(
         [
@@ -78,6 +80,10 @@ def crossover(
     key = origins_key([*origins]) if len(origins) > 1 else ()
     layout = tiles(kinds, horizontal, vertical)
     return plotted(data, layout, title, where, table, ["kind", "call", across], key), table
+
+
+def _times(value: float) -> str:
+    return f"{formats.spoken(value)}×"
 
 
 def balances(found: Sequence[tuple[str, str, float]], title: str) -> tuple[Any, Any]:
@@ -139,7 +145,8 @@ def roofline(
         across = [significant(r.flops / r.traffic) for r in own]
         hover = [f"{name}<br>{r.text}<br>{tables.rate_text(r)}" for r in own]
         look, rates = style(variant, own[0].origin), [r.rate().triple for r in own]
-        data.append(points_trace(look, rates, across, hover, along="y", size=8, name=name) | tile(number))
+        shown = points_trace(look, rates, across, hover, along="y", size=8, said=up.text, name=name)
+        data.append(shown | tile(number))
     table = tables.results_table(kept)
     table.insert(5, "intensity, FLOP/B", [formats.number(x) for x in intensity])
     table.insert(6, "rate", [tables.rate_text(r) for r in kept])

@@ -23,6 +23,8 @@ from hypatia_lab.figures.language import FigureError, Style
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Triple
 
+APART = 25
+"""How far apart the ticks of a panel are at least, in percent of its width."""
 NOTHING = (math.nan, math.nan, math.nan)
 Look = tuple[str, str]
 """Colour and pattern of a bar."""
@@ -157,11 +159,7 @@ def _table(block: Block) -> str:
     caption = " ".join(
         [f"<strong>{escape(block.heading)}</strong>"] * bool(block.heading) + [escape("; ".join(titles))]
     )
-    heads = [
-        f'<th scope="col">{escape(panel)}<small style="display:flex;justify-content:space-between">'
-        f"<span>{escape(axis.text(axis.low))}</span><span>{escape(axis.text(axis.high))}</span></small></th>"
-        for panel, axis in axes.items()
-    ]
+    heads = [f'<th scope="col">{escape(panel)}{_ticks(axis)}</th>' for panel, axis in axes.items()]
     lines = [
         f'<tr><th scope="row">{escape(next(iter(row.values())).name)}</th>'
         + "".join(_cell(block, row.get(panel), axis) for panel, axis in axes.items())
@@ -172,6 +170,19 @@ def _table(block: Block) -> str:
         f'<div class="lab-scroll"><table class="lab-marks" style="width:100%"><caption>{caption}</caption>'
         f"<thead><tr><td></td>{''.join(heads)}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _ticks(axis: Axis) -> str:
+    """Round values of ``axis`` above their places, as many as a narrow column has room for."""
+    found, last = [], -math.inf
+    for tick in axis.ticks(most=3):
+        at = axis.place(tick)
+        if at - last >= APART:
+            shift = -100 if at > 100 - APART / 3 else -50 if at > APART / 3 else 0
+            look = f"position:absolute;left:{at:g}%;transform:translateX({shift}%);white-space:nowrap"
+            found.append(f'<span style="{look}">{escape(axis.text(tick))}</span>')
+            last = at
+    return f'<small style="display:block;position:relative;height:1.4em">{"".join(found)}</small>'
 
 
 def _cell(block: Block, cell: Cell | None, axis: Axis) -> str:

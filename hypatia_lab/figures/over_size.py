@@ -99,7 +99,7 @@ def over_sizes(
         hover = [f"{name}<br>{where(r, 'shape')}<br>{r.took}" for r in own]
         drawn = {"name": name, "mode": "lines+markers", "line": {"color": look.colour, "width": 1.5}}
         triples, sizes = [r.time.triple for r in own], [_size(r) for r in own]
-        data.append(points_trace(look, triples, sizes, hover, along="y", size=9, **drawn))
+        data.append(points_trace(look, triples, sizes, hover, along="y", size=9, said=formats.duration, **drawn))
         key.append((look.swatch, name))
     for kind, own in limits.items():
         name = ", ".join(filter(None, ("limit", kind)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypatia_lab import intervals
+from hypatia_lab.figures import beside
 from hypatia_lab.figures.axes import Axis
 from hypatia_lab.figures.figure import INTERVALS, Figure, Key, described
 from hypatia_lab.figures.language import FAINT, LINE, Style
@@ -43,12 +44,14 @@ def plotted(
     columns: Sequence[str],
     key: Key = (),
 ) -> Figure:
-    """The figure of plotly traces; interval bars that reach beyond their axis end there, in a triangle that says so.
+    """The figure of plotly traces, few marks with their values beside them.
 
-    Its alt text repeats those ``columns`` of the ``table`` that tell its rows apart.
+    Interval bars that reach beyond their axis end there, in a triangle that says so. The alt text repeats those
+    ``columns`` of the ``table`` that tell its rows apart.
     """
     from plotly.graph_objects import Figure as Plot
 
+    beside.place(data, layout)
     cut = [mark for trace in data for along in "xy" for mark in _cut(trace, along, layout)]
     shown = [bars for trace in data for along in "xy" if (bars := trace.get(f"error_{along}")) and bars["visible"]]
     said = [INTERVALS if shown else "", "triangles: bars that go on" if cut else ""]
@@ -108,21 +111,37 @@ def points_trace(
     *,
     along: str = "x",
     size: int = 10,
+    said: Callable[[float], str] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """A trace of measured points: ``triples`` and their interval bars along one axis, ``other`` along the other."""
+    """A trace of measured points: ``triples`` and their interval bars along one axis, ``other`` along the other.
+
+    ``said`` writes the value that stands beside a mark, where :mod:`hypatia_lab.figures.beside` finds room. One whose
+    interval a table would not tell is not written.
+    """
+    told = [high <= low * intervals.UNTOLD for _, low, high in triples]
+    texts = {"text": [said(one[0]) if clear else "" for one, clear in zip(triples, told, strict=True)]} if said else {}
     across = "y" if along == "x" else "x"
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        along: [significant(v) for v, _, _ in triples],
-        across: list(other),
-        f"error_{along}": error_bars(triples, look.colour),
-        # The dark rim carries pale colours on white; on black the colour needs none.
-        "marker": {"color": look.colour, "symbol": look.symbol, "size": size, "line": {"color": "#333333", "width": 1}},
-        "hovertext": list(hover),
-        "hoverinfo": "text",
-    } | more
+    return (
+        {
+            "type": "scatter",
+            "mode": "markers",
+            along: [significant(v) for v, _, _ in triples],
+            across: list(other),
+            f"error_{along}": error_bars(triples, look.colour),
+            # The dark rim carries pale colours on white; on black the colour needs none.
+            "marker": {
+                "color": look.colour,
+                "symbol": look.symbol,
+                "size": size,
+                "line": {"color": "#333333", "width": 1},
+            },
+            "hovertext": list(hover),
+            "hoverinfo": "text",
+        }
+        | texts
+        | more
+    )
 
 
 def rule_trace(x: Sequence[float], y: Sequence[float], dash: str, label: str, **more: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from hypatia_lab.figures.probe_rows import (
     timed,
 )
 from hypatia_lab.formats import absent, listing, significant
-from hypatia_lab.intervals import Triple
+from hypatia_lab.intervals import UNTOLD, Triple
 
 STAGES = {
     "interpreter": (GREY, ""),
@@ -135,9 +135,9 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
             continue
         hover = [f"{config.said(fields)}<br>call {n}: {timed(t)}" for n, t in triples.items()]
         more = {"along": "y", "size": 7, "mode": "lines+markers", "line": {"color": config.look.colour, "width": 2}}
-        if config.variant == "compile_reduce_overhead":
-            more |= {"mode": "lines+markers+text", "text": [REPLAYED.get(n, "") for n in triples]}
-            more |= {"textposition": "top right"}
+        does = REPLAYED if config.variant == "compile_reduce_overhead" else {}
+        values = [formats.duration(value) if high <= low * UNTOLD else "" for value, low, high in triples.values()]
+        more["text"] = [f"{does.get(n, '')} {text}".strip() for n, text in zip(triples, values, strict=True)]
         more |= {"name": config.bare(fields)} | tile(len(data))
         data.append(points_trace(config.look, list(triples.values()), list(triples), hover, **more))
         drawn.append(config.text(fields))

@@ -9,7 +9,7 @@ from hypatia_lab import formats, older, variants
 from hypatia_lab.records import Record
 
 NAMELESS = "do not say which versions of clock, check and plan made them"
-EARLIER = "are made by an older clock, check or plan than today's"
+EARLIER = "were made by an older clock, check or plan than today's"
 CHANGED = "ran sources that have changed since"
 
 

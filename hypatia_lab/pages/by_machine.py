@@ -137,10 +137,11 @@ def bar(titles: dict[str, str]) -> str:
     return "\n".join([head, f"<style>{''.join(style)}</style>", *labels, "</form>"])
 
 
-def show_claims(data: Evidence, chosen: str | Sequence[claims.Claim]) -> None:
+def show_claims(data: Evidence, chosen: str | Sequence[claims.Claim], *first: str) -> None:
     """What the records say of the claims that a page shows, by machine: those of the ledger whose ``page`` it is.
 
-    Or of the statements that the claims ``chosen`` are parts of, such as a reader's own.
+    Or of the statements that the claims ``chosen`` are parts of, such as a reader's own. Where ids are given as
+    ``first``, the other claims are folded away.
     """
     if isinstance(chosen, str):
         leads = {claim.lead for claim in claims.ledger() if chosen in claim.pages}
@@ -151,7 +152,7 @@ def show_claims(data: Evidence, chosen: str | Sequence[claims.Claim]) -> None:
         parts = [claim for claim in known.values() if claim.lead in leads]
         stated = claims.statements(claims.judge([*data.measured.values()], parts), parts)
     for name in tabs(data):
-        claim_tables.show_claims(stated, name)
+        claim_tables.show_claims(stated, name, first)
 
 
 def show_cells(data: Evidence, experiments: Sequence[str] | Callable[[str], Sequence[str]]) -> None:

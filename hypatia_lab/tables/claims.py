@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html as markup
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals
@@ -154,29 +154,33 @@ def verdicts_by_seed(claim_rows: Sequence[Judgement], machine: str) -> Any:
     return frame(lines)
 
 
-def show_claims(claim_rows: Sequence[Judgement], machine: str) -> None:
+def show_claims(claim_rows: Sequence[Judgement], machine: str, first: Collection[str] = ()) -> None:
     """Display in a notebook what ``machine`` says of claims, rows of :func:`hypatia_lab.claims.statements`.
 
-    A line a claim: id, verdict, claimed, measured and the claim, with its parts folded beneath it. Those of which
-    nothing was measured are folded away beneath the table. Nothing is displayed where there is no row.
+    A line a claim: id, verdict, claimed, measured and the claim, with its parts folded beneath it. Where the ids of
+    claims are given as ``first``, only these stand open, and the others are folded away beneath them. So are claims of
+    which nothing was measured. Nothing is displayed where there is no row.
     """
     if own := on(claim_rows, machine):
-        _show(own, "figures and reasons", {"Not measured here": ("not_testable", *SUMS)})
+        silent = [row for row in own if row.verdict in ("not_testable", *SUMS)]
+        others = [row for row in own if first and row.id not in first and row not in silent]
+        _show(own, "figures and reasons", {"The other claims": others, "Not measured here": silent})
 
 
-def _show(rows: Sequence[Judgement], parts: str, apart: Mapping[str, Sequence[str]], more: Sequence[str] = ()) -> None:
+def _show(
+    rows: Sequence[Judgement], parts: str, apart: Mapping[str, Sequence[Judgement]], more: Sequence[str] = ()
+) -> None:
     """Display a line a claim, its parts folded beneath it under the heading ``parts``.
 
-    Those with the words that a summary in ``apart`` stands for are folded away beneath it. With ``more`` columns,
-    fields of a row, the others can be filtered.
+    Those of ``rows`` that are in ``apart`` are folded away beneath their summary. With ``more`` columns, fields of a
+    row, the others can be filtered.
     """
     from IPython.display import display
 
-    folded = {word for words in apart.values() for word in words}
-    others = {"": [word for word in VERDICTS if word not in folded]}
+    folded = {row.id for own in apart.values() for row in own}
     form, text = [], []
-    for summary, words in (others | {**apart}).items():
-        if own := [row for row in rows if row.verdict in words]:
+    for summary, own in ({"": [row for row in rows if row.id not in folded]} | {**apart}).items():
+        if own:
             table = frame([_line(row) | {name: getattr(row, name) for name in more} for row in own])
             text.append(table.to_string(index=False))
             table[parts] = html_column(_parts(row) for row in own)
@@ -216,7 +220,8 @@ def show_statements(claim_rows: Sequence[Judgement], machine: str) -> None:
     """
     if not (own := on(claim_rows, machine)):
         raise TableError("show_statements: no claims; the ledger is empty, or the filter let nothing through")
-    _show(own, "parts", {"Not testable here": ("not_testable",)}, ["document"])
+    silent = [row for row in own if row.verdict == "not_testable"]
+    _show(own, "parts", {"Not testable here": silent}, ["document"])
 
 
 def group_counts(claim_rows: Sequence[Judgement], machine: str) -> Any:
