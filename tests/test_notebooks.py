@@ -118,8 +118,10 @@ def test_code_that_a_page_shows_is_not_cut_off(path: Path) -> None:
 def test_a_page_shows_the_call_that_measures_it_and_names_its_command(path: Path) -> None:
     shown = [cell for cell in code_cells(path) if "remove-input" not in cell["metadata"]["tags"]]
     planned = ["".join(cell["source"]) for cell in shown if "lab.evidence(parameters, " in "".join(cell["source"])]
-    assert len(planned) == any(one.notebook == path.stem for one in EXPERIMENTS.values())
-    assert all(f"hypatia-lab run {path.stem[:2]}" in source for source in planned)
+    measured = any(one.notebook == path.stem for one in EXPERIMENTS.values())
+    assert 1 >= len(planned) >= measured
+    asked = path.stem[:2] if measured else r"\d\d"  # a page may show what another one measures
+    assert all(re.search(f"hypatia-lab run {asked}", source) for source in planned)
 
 
 def test_a_notebook_taken_elsewhere_says_what_it_needs() -> None:

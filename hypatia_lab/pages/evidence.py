@@ -266,4 +266,4 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), beside: Se
         raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
     found.sort(key=lambda record: record.run["device"] != "cuda")  # GPUs first, on every page
     told = visits.told(results.rows(found), found)
-    return Evidence(found, told, here, (*experiments, *beside) if experiments else ()).shown()
+    return Evidence(found, told, here, (*experiments, *beside)).shown()

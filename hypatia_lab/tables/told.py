@@ -43,10 +43,21 @@ class Told:
         return "\n".join([*told, *(["", _wrapped(self.note)] if self.note else [])])
 
     def _repr_html_(self) -> str:
-        note = f"<p>{markup.escape(self.note)}</p>" if self.note else ""
+        experiments = dict.fromkeys(line["experiment"] for line in self.lines if line.get("experiment"))
+        found = f"Recorded by {', '.join(experiments)}." if experiments else ""
+        said = " ".join(filter(None, (found, self.note)))
+        note = f"<p>{markup.escape(said)}</p>" if said else ""
         if not self.lines:
             return f"<p>{markup.escape(self.title)}</p>{note}"
-        frame = tables.frame([{name: line.get(name, "") for name in self._columns} for line in self.lines])
+        # A page is narrow: the machine and its clock are one column, and the experiment stands below.
+        shown = [name for name in self._columns if name not in BLOCK]
+        where = [", ".join(filter(None, (line.get("machine"), line.get("clock")))) for line in self.lines]
+        frame = tables.frame(
+            [
+                ({"machine": place} if any(where) else {}) | {name: line.get(name, "") for name in shown}
+                for place, line in zip(where, self.lines, strict=True)
+            ]
+        )
         return tables.html(frame, caption=self.title, stacked=True) + note
 
 
