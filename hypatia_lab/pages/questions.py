@@ -139,14 +139,17 @@ QUESTIONS = (
 
 
 def table(data: Evidence) -> Any:
-    """A line a question (pandas): the question, its rule, what the figures are of, and a column a machine of them."""
+    """A line a question (pandas): the question with its rule, what the figures are of, and a column a machine."""
     lines = []
     for one in QUESTIONS:
-        line = {"rule": one.rule, "figures": one.shown}
+        line = {"figures": one.shown}
         for name, called in by_machine.called(data).items():
             line[called] = one.found(data, name) or MISSING
         lines.append(line)
     made = frame(lines)
-    links = (f'{n}. <a href="{one.link}">{html.escape(one.ask)}</a>' for n, one in enumerate(QUESTIONS, 1))
-    made.insert(0, "question", html_column(links))
+    asked = (
+        f'<a href="{one.link}">{html.escape(one.ask)}</a><span class="lab-rule">{html.escape(one.rule)}</span>'
+        for one in QUESTIONS
+    )
+    made.insert(0, "question and rule", html_column(asked))
     return made
