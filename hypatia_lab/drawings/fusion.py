@@ -37,7 +37,7 @@ def fused_mlp() -> Canvas:
         "out. Up to width 128 the weights of all layers are loaded once per block, and stay in shared memory.",
         404,
     )
-    _one_by_one(draw, f"A kernel an operation: {2 * len(kernels)} trips", kernels)
+    _one_by_one(draw, f"A kernel for each operation: {2 * len(kernels)} trips", kernels)
     _memory(draw, 182, "One kernel: 2 trips")
     draw.group(16, 264, 408, 128, "")
     layers = ("Linear\nReLU", "Linear\nReLU", "Linear")
@@ -68,8 +68,8 @@ def fused_conv_block() -> Canvas:
         "it holds, applies GELU and writes its strip of y.",
         420,
     )
-    _one_by_one(draw, "A kernel an operation", ("Conv2d", "InstanceNorm2d", "GELU"))
-    draw.label(16, 172, "One kernel: a block a strip of the image", bold=True)
+    _one_by_one(draw, "A kernel for each operation", ("Conv2d", "InstanceNorm2d", "GELU"))
+    draw.label(16, 172, "One kernel: a block for each strip", bold=True)
     columns = (
         (16, 50, "strip\nof x", LINE, "soft"),
         (88, 82, "9 taps:\nsums in\nregisters", BLUE, "strong"),
