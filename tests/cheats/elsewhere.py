@@ -30,7 +30,7 @@ def to_a_thread(x, weight, honest):
 @cheat("leaves threads behind", device="cpu", acts="each")
 def threads_that_sleep(x, weight, honest):
     """Each call leaves one that may do anything later (SOL-ExecBench). Its twin's has ended when the call has."""
-    thread = threading.Thread(target=time.sleep, args=(0.0 if honest else 10.0,), daemon=True)
+    thread = threading.Thread(target=time.sleep, args=(0.0 if honest else 60.0,), daemon=True)
     thread.start()
     if honest:
         thread.join()
