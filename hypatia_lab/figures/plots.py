@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypatia_lab import intervals
-from hypatia_lab.figures import beside
+from hypatia_lab.figures import mark_values
 from hypatia_lab.figures.axes import Axis
 from hypatia_lab.figures.figure import INTERVALS, Figure, Key, described
 from hypatia_lab.figures.language import FAINT, LINE, Style
@@ -51,7 +51,7 @@ def plotted(
     """
     from plotly.graph_objects import Figure as Plot
 
-    beside.place(data, layout)
+    mark_values.place(data, layout)
     cut = [mark for trace in data for along in "xy" for mark in _cut(trace, along, layout)]
     shown = [bars for trace in data for along in "xy" if (bars := trace.get(f"error_{along}")) and bars["visible"]]
     said = [INTERVALS if shown else "", "triangles: bars that go on" if cut else ""]
@@ -116,8 +116,8 @@ def points_trace(
 ) -> dict[str, Any]:
     """A trace of measured points: ``triples`` and their interval bars along one axis, ``other`` along the other.
 
-    ``said`` writes the value that stands beside a mark, where :mod:`hypatia_lab.figures.beside` finds room. One whose
-    interval a table would not tell is not written.
+    ``said`` writes the value that stands beside a mark, where :mod:`hypatia_lab.figures.mark_values` finds room. One
+    whose interval a table would not tell is not written.
     """
     told = [high <= low * intervals.UNTOLD for _, low, high in triples]
     texts = {"text": [said(one[0]) if clear else "" for one, clear in zip(triples, told, strict=True)]} if said else {}
