@@ -1,6 +1,6 @@
 // Step 7 of the ladder, async: copies that bypass the registers, two stages ahead of the arithmetic.
 
-#include "ladder.cuh"
+#include "substep_6b_along_k.cu"
 
 // ---- instructions
 
@@ -20,11 +20,7 @@ template <int PENDING> __device__ inline void wait_for_groups() {
 
 // ---- kernels
 
-// The copies keep numbers as they are, along k: a stage holds 64 bytes of each row, four packs of 16 bytes.
-constexpr int STAGES = 3, PACKS = 4;
-
-// Pack `pack` of row `row` of a stage: eight neighbouring rows' packs lie in eight different 16 bytes of 128.
-__device__ inline int staged(int row, int pack) { return row * PACKS + (pack ^ row / 2 % PACKS); }
+constexpr int STAGES = 3;
 
 // [step_async]
 template <typename scalar>
@@ -76,23 +72,7 @@ __global__ __launch_bounds__(THREADS) void linear_relu_async(const scalar* x, co
         __syncthreads();  // this step's copies are seen by all, and all are done with the stage that is fetched next
         fetch(step + STAGES - 1);  // (5)
         const Pack<scalar, N>*x_stage = x_stages[step % STAGES], *w_stage = w_stages[step % STAGES];
-#pragma unroll
-        for (int pack = 0; pack < PACKS; ++pack) {
-            Pack<scalar, N> right[SIDE];
-#pragma unroll
-            for (int j = 0; j < SIDE; ++j) right[j] = w_stage[staged(right_of + j * SQUARE, pack)];
-#pragma unroll
-            for (int i = 0; i < SIDE; ++i) {
-                const Pack<scalar, N> left = x_stage[staged(down + i * SQUARE, pack)];
-#pragma unroll
-                for (int j = 0; j < SIDE; ++j) {
-#pragma unroll
-                    for (int k = 0; k < N; ++k) {
-                        sums[i][j] += static_cast<accumulator>(left.at[k]) * static_cast<accumulator>(right[j].at[k]);
-                    }
-                }
-            }
-        }
+        multiply_stage<scalar>(x_stage, w_stage, down, right_of, sums);
     }
 #pragma unroll
     for (int i = 0; i < SIDE; ++i) {

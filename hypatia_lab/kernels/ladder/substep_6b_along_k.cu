@@ -1,8 +1,14 @@
 // Step 6b of the ladder, along_k: tiles keep memory's order, as step 7's copies leave them; nothing is copied ahead yet.
 
-#include "step_7_async.cu"
+#include "ladder.cuh"
 
 // ---- kernels
+
+// Numbers stay along k, as memory has them: a stage holds 64 bytes of each row, four packs of 16 bytes.
+constexpr int PACKS = 4;
+
+// Pack `pack` of row `row` of a stage: eight neighbouring rows' packs lie in eight different 16 bytes of 128.
+__device__ inline int staged(int row, int pack) { return row * PACKS + (pack ^ row / 2 % PACKS); }
 
 // [step_along_k]
 // One stage of a matrix's tile, 16 bytes a load, through registers; zeros beyond the matrix.
@@ -31,12 +37,37 @@ __device__ inline void load_stage(Pack<scalar, WIDE<scalar>>* stage, const scala
     }
 }
 
+// What a thread adds to its 8 × 8 sums for one stage of both tiles.
+template <typename scalar, typename accumulator>
+__device__ inline void multiply_stage(const Pack<scalar, WIDE<scalar>>* x_stage,
+                                      const Pack<scalar, WIDE<scalar>>* w_stage, int down, int right_of,
+                                      accumulator (&sums)[SIDE][SIDE]) {
+    constexpr int N = WIDE<scalar>;
+#pragma unroll
+    for (int pack = 0; pack < PACKS; ++pack) {
+        Pack<scalar, N> right[SIDE];
+#pragma unroll
+        for (int j = 0; j < SIDE; ++j) right[j] = w_stage[staged(right_of + j * SQUARE, pack)];  // (2)
+#pragma unroll
+        for (int i = 0; i < SIDE; ++i) {
+            const Pack<scalar, N> left = x_stage[staged(down + i * SQUARE, pack)];
+#pragma unroll
+            for (int j = 0; j < SIDE; ++j) {
+#pragma unroll
+                for (int k = 0; k < N; ++k) {  // (3)
+                    sums[i][j] += static_cast<accumulator>(left.at[k]) * static_cast<accumulator>(right[j].at[k]);
+                }
+            }
+        }
+    }
+}
+
 template <typename scalar, typename accumulator>
 __global__ __launch_bounds__(THREADS) void linear_relu_along_k(const scalar* x, const scalar* w, const scalar* bias,
                                                                scalar* y, Size batch, Size in_features,
                                                                Size out_features) {
     constexpr int N = WIDE<scalar>;
-    __shared__ Pack<scalar, N> x_stage[TILE * PACKS], w_stage[TILE * PACKS];  // (2)
+    __shared__ Pack<scalar, N> x_stage[TILE * PACKS], w_stage[TILE * PACKS];  // (4)
     const Size across = (out_features + TILE - 1) / TILE;
     const Size first_row = blockIdx.x / across * TILE, first_column = blockIdx.x % across * TILE;
     const int thread = threadIdx.x, down = thread / SQUARE, right_of = thread % SQUARE;
@@ -46,23 +77,7 @@ __global__ __launch_bounds__(THREADS) void linear_relu_along_k(const scalar* x, 
         load_stage<scalar>(x_stage, x, first_row, batch, first_k, in_features, thread, aligned);
         load_stage<scalar>(w_stage, w, first_column, out_features, first_k, in_features, thread, aligned);
         __syncthreads();
-#pragma unroll
-        for (int pack = 0; pack < PACKS; ++pack) {
-            Pack<scalar, N> right[SIDE];
-#pragma unroll
-            for (int j = 0; j < SIDE; ++j) right[j] = w_stage[staged(right_of + j * SQUARE, pack)];  // (3)
-#pragma unroll
-            for (int i = 0; i < SIDE; ++i) {
-                const Pack<scalar, N> left = x_stage[staged(down + i * SQUARE, pack)];
-#pragma unroll
-                for (int j = 0; j < SIDE; ++j) {
-#pragma unroll
-                    for (int k = 0; k < N; ++k) {  // (4)
-                        sums[i][j] += static_cast<accumulator>(left.at[k]) * static_cast<accumulator>(right[j].at[k]);
-                    }
-                }
-            }
-        }
+        multiply_stage<scalar>(x_stage, w_stage, down, right_of, sums);
         __syncthreads();
     }
 #pragma unroll
