@@ -111,7 +111,8 @@ def _one_by_one(tile: int, depth: int, column: Callable[[int], int]) -> dict[str
 def _squares() -> dict[str, Count]:
     """The steps in which a thread owns a square of outputs."""
     own, ahead = constants("ladder/ladder.cuh"), constants("ladder/step_7_async.cu")
-    tile, side, depth, packs = own["TILE"], own["SIDE"], own["DEPTH"], ahead["PACKS"]
+    along = constants("ladder/substep_6b_along_k.cu")
+    tile, side, depth, packs = own["TILE"], own["SIDE"], own["DEPTH"], along["PACKS"]
     across, wide = tile // side, 4
     shared, held = Fraction(2 * side, side * side), side * side + 2 * side
 
@@ -123,7 +124,7 @@ def _squares() -> dict[str, Count]:
         return {"stores": turns(stored, 4), "loads": turns((run(lane % across) // wide for lane in range(WARP)), 16)}
 
     def staged(row: int, pack: int) -> int:
-        """Where ``staged`` of step 7 keeps 16 bytes of a row."""
+        """Where ``staged`` of step 6b keeps 16 bytes of a row."""
         return row * packs + (pack ^ row // 2 % packs)
 
     in_rows = {
