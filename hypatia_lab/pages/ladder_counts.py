@@ -111,9 +111,8 @@ def _one_by_one(tile: int, depth: int, column: Callable[[int], int]) -> dict[str
 def _squares() -> dict[str, Count]:
     """The steps in which a thread owns a square of outputs."""
     own, ahead = constants("ladder/ladder.cuh"), constants("ladder/step_7_async.cu")
-    along = constants("ladder/substep_6b_along_k.cu")
-    tile, side, depth, packs = own["TILE"], own["SIDE"], own["DEPTH"], along["PACKS"]
-    across, wide = tile // side, 4
+    tile, side, depth = own["TILE"], own["SIDE"], own["DEPTH"]
+    packs, across, wide = constants("ladder/substep_6b_along_k.cu")["PACKS"], tile // side, 4
     shared, held = Fraction(2 * side, side * side), side * side + 2 * side
 
     def wide_loads(place: Callable[[int, int], int], run: Callable[[int], int]) -> dict[str, int]:
