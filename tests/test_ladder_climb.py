@@ -95,12 +95,14 @@ def test_the_page_heads_each_step_with_its_number_and_name_in_the_order_of_the_c
 
 
 @needs_compiler
-def test_the_program_that_the_page_gives_to_the_profiler_runs(tmp_path: Path) -> None:
+def test_the_program_that_the_page_gives_checks_and_times_a_step(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.+?)```", "\n".join(WORDS), re.DOTALL)
     (tmp_path / "step.py").write_text(program, encoding="utf-8")
     command = [sys.executable, str(tmp_path / "step.py"), "blocked", "cpu", "float32"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert re.fullmatch(r"blocked [\d.]+\n", done.stdout)
+    (error,) = re.findall(r"error: (\S+)", done.stdout)
+    assert float(error) < 1e-6
+    assert re.findall(r"(.+)\n +(?:Median: )?[\d.]+ ms", done.stdout) == ["ladder(step, x, w)", "torch.relu(x @ w.T)"]
 
 
 def test_a_climb_goes_on_in_half_the_digits_and_ends_at_the_library() -> None:
@@ -182,7 +184,7 @@ def test_what_holds_each_step_back_is_a_line_in_the_order_of_the_climb() -> None
     assert (first["step"], second["step"]) == ("2 · tiles in shared memory", "8 · tensor cores")
     assert (first["registers a thread"], first["shared memory a block"]) == ("30", "8192 B")
     assert (first["multiply-add units busy"], second["multiply-add units busy"]) == ("50.0%", "25.0%")
-    assert first["through L2"] == "3500 MB"
+    assert first["through L2"] == "3.50 GB"
     assert first["warps wait most for"] == ladder_limits.WAITS["mio_throttle"]
     assert second["warps wait most for"] == second["from memory"] == "–"
     assert "30 registers a thread" in ladder_limits.told(data, "box", "step_shared")

@@ -273,8 +273,14 @@ def test_a_reason_does_not_say_its_status_twice() -> None:
 
 def test_a_number_that_is_not_known_moves_no_column() -> None:
     text = tables.html(pandas.DataFrame([{"id": "S001-63", "rate": "5.1 TB/s"}, {"id": "S1", "rate": "not measured"}]))
-    assert '<th scope="col" style="text-align:right;white-space:nowrap">rate</th>' in text
+    assert '<th scope="col" style="text-align:right">rate</th>' in text
+    assert '<td style="text-align:right;white-space:nowrap">5.1' in text
     assert '<th scope="row" style="white-space:nowrap">S001-63</th>' in text
+
+
+def test_a_step_with_its_number_is_words() -> None:
+    text = tables.html(pandas.DataFrame([{"step": "6 · no conflicts"}, {"step": "6b · memory's order"}]))
+    assert '<th scope="col">step</th>' in text
 
 
 SCATTER = st.lists(st.floats(-1, 1), min_size=2, max_size=8)

@@ -57,6 +57,7 @@ def rows(data: Evidence, machine: str) -> dict[str, dict[str, str]]:
                 return formats.MISSING
             return formats.with_unit(formats.number(found, decimals), unit)
 
+        conflicts = own.get("conflict turns", math.nan) / max(own.get("shared turns", math.nan), 1)
         lines[step] = {
             "step": ladder.titles()[step],
             "registers a thread": said("registers", decimals=0),
@@ -64,10 +65,9 @@ def rows(data: Evidence, machine: str) -> dict[str, dict[str, str]]:
             "room by registers": said("blocks by registers", decimals=0),
             "room by shared memory": said("blocks by shared memory", decimals=0),
             "occupancy": said("occupancy", unit="%", per=0.01),
-            "from memory": said("read", unit="MB", per=1e6),
-            "through L2": said("l2", unit="MB", per=1e6),
-            "turns of shared memory": said("shared turns", unit="million", per=1e6),
-            "for conflicts": said("conflict turns", unit="million", per=1e6),
+            "from memory": said("read", unit="GB", per=1e9),
+            "through L2": said("l2", unit="GB", per=1e9),
+            "turns for conflicts": formats.MISSING if formats.absent(conflicts) else f"{conflicts:.0%}",
             "multiply-add units busy": said("tensor cores" if step in tensor else "arithmetic", unit="%", per=0.01),
             "warps wait most for": waits(own) or formats.MISSING,
         }

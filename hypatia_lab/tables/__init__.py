@@ -191,22 +191,20 @@ def machines_table(records: Sequence[Record]) -> Any:
 _UNKNOWN = ("not measured", "unknown", *formats.DOUBTS)
 """What stands in a column of numbers, or begins what stands there, where there is none."""
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_RIGHT = ' style="text-align:right"'
 
 
 def _numeric(cells: Iterable[Any]) -> bool:
     texts = [c for c in map(str, cells) if c != MISSING and not c.startswith(_UNKNOWN)]
-    return bool(texts) and all(re.match(r"[-−+]?[0-9]", t) and not re.match(r"[0-9]+-[0-9]", t) for t in texts)
+    return bool(texts) and all(re.match(r"[-−+]?[0-9]+(?![0-9]|-[0-9]|[a-z]? · )", t) for t in texts)
 
 
 def _to_the_right(cells: Sequence[Any]) -> str:
     """The style of a column of numbers, whose lines break before brackets alone; empty for one of words."""
     if not _numeric(cells):
         return ""
-    return (
-        ' style="text-align:right"'
-        if any(re.search(r" [\[(]", str(c)) for c in cells)
-        else ' style="text-align:right;white-space:nowrap"'
-    )
+    breaks = any(re.search(r" [\[(]", str(c)) for c in cells)
+    return _RIGHT if breaks else ' style="text-align:right;white-space:nowrap"'
 
 
 def _unbroken(text: str, numeric: str) -> str:
@@ -242,7 +240,8 @@ def html(
     lines = [f'<table class="{look}">']
     if caption:
         lines.append(f"<caption>{escape(caption)}</caption>")
-    heads = "".join(f'<th scope="col"{s}>{escape(str(c))}</th>' for c, s in zip(columns, right, strict=True))
+    aligned = [_RIGHT * bool(style) for style in right]
+    heads = "".join(f'<th scope="col"{s}>{escape(str(c))}</th>' for c, s in zip(columns, aligned, strict=True))
     lines += [f"<thead><tr>{heads}</tr></thead>", "<tbody>"]
     for line in frame.to_dict("records"):
         values = [line[column] for column in columns]
