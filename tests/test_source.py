@@ -59,6 +59,14 @@ def test_what_is_shown_are_lines_of_the_file() -> None:
         assert not missing, f"{path} [{name}]"
 
 
+def test_a_page_shows_a_small_kernel_as_it_is_tested() -> None:
+    cells = json.loads((ROOT / "notebooks" / "16_fused_mlp.ipynb").read_text(encoding="utf-8"))["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    blocks = re.findall(r"(?s)```python\n(.*?)```", text)[:2]
+    example = (ROOT / "book" / "examples" / "fused_rows.py").read_text(encoding="utf-8")
+    assert [block in example for block in blocks] == [True, True]
+
+
 # ---------------------------------------------------------------- every kernel is on some page
 
 
