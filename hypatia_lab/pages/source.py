@@ -4,7 +4,7 @@ A region is opened by a comment ``// [name]`` on a line of its own and closed by
 Regions may overlap, and one that is opened again further down goes on there. The lines that a page explains end with
 ``// (1)``, ``// (2)`` and so on, which the text beside them counts, too; a page shows these numbers before their lines,
 where no wrapped line hides them. Of a long region they stand open, with the loops and functions around them, and with
-the innermost loop, which does the work.
+the innermost loop, which does the work; a long conditional in it that no text explains is left out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ HOME = Path(__file__).resolve().parents[1]
 
 LONG = 25
 """A region of more lines is folded, so that only its :func:`excerpt` stands open."""
+
+ASIDE = 6
+"""A conditional of more lines in the innermost loop is left out of the excerpt unless one of them is explained."""
 
 _MARK = re.compile(r"\s*(?://|#) \[(/?)(\w+)\]")
 _EXPLAINED = re.compile(r"(.*)  (?://|#) \((\d+)\)")
@@ -125,21 +128,25 @@ def _head(first: str, last: str) -> str:
     return f"{first[: opened[0] + 1]}…{last[last.rindex(')') :]}"
 
 
+def _body(lines: list[str], at: int) -> list[int]:
+    """The lines within the loop or conditional that begins in line ``at``."""
+    for number in range(at + 1, len(lines)):
+        if lines[number].strip() and not lines[number].startswith("#") and _indent(lines[number]) <= _indent(lines[at]):
+            return [*range(at + 1, number)]
+    return [*range(at + 1, len(lines))]
+
+
 def _innermost(lines: list[str]) -> Iterator[int]:
-    """The lines of the deepest loops, heads and bodies."""
+    """The lines of the deepest loops, heads and bodies, without the conditionals that are :data:`ASIDE`."""
     loops = [at for at, line in enumerate(lines) if _LOOP.fullmatch(line)]
     depth = {at: sum(number in loops for number in _around(lines, at)) for at in loops}
-    for at in loops:
-        if depth[at] == max(depth.values()):
-            yield at
-            for number in range(at + 1, len(lines)):
-                if (
-                    lines[number].strip()
-                    and not lines[number].startswith("#")
-                    and _indent(lines[number]) <= _indent(lines[at])
-                ):
-                    break
-                yield number
+    kept = {number for at in loops if depth[at] == max(depth.values()) for number in (at, *_body(lines, at))}
+    for at in sorted(kept):
+        body = _body(lines, at) if re.match(r"\s*if\b", lines[at]) else []
+        if len(body) > ASIDE and not any(_EXPLAINED.fullmatch(lines[number]) for number in body):
+            end = body[-1] + 1
+            kept -= {at, *body, *(end for line in lines[end : end + 1] if line.strip() == "}")}
+    yield from kept
 
 
 def excerpt(path: str, name: str) -> list[str]:

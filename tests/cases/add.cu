@@ -19,6 +19,16 @@ __global__ void add(const float* x,
             if (j < n) {
                 y[j] += two;
             }
+            if (n < 0) {
+                y[0] = 1;
+                y[1] = 2;
+                y[2] = 3;
+                y[3] = 4;
+                y[4] = 5;
+                y[5] = 6;
+                y[6] = 7;
+            }
+            y[j] *= two;
         }
     }
 }
@@ -36,3 +46,5 @@ __global__ void add(…) {
             if (j < n) {
                 y[j] += two;
             }
+            // …
+            y[j] *= two;
