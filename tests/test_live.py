@@ -151,10 +151,20 @@ def test_a_variant_of_ones_own_stands_beside_what_is_recorded(recorded: None, mo
     assert told.lines[-1]["remark"].startswith("right")
 
 
-def test_what_needs_a_gpu_is_refused_without_one(recorded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_a_gpu_is_left_out_without_one_and_refused_where_nothing_is_left(
+    recorded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     on_a_cpu(monkeypatch)
-    with pytest.raises(LiveError, match="step_shared cannot run on this machine: needs a CUDA GPU; leave it out"):
-        lab.time("linear_relu", ["eager", "step_shared"], SIZE, here=True)
+    monkeypatch.setattr("hypatia_lab.bench.here.BUDGET_S", 0.01)
+    told = lab.time("linear_relu", ["step_shared", "eager"], SIZE, here=True)
+    assert [(line["variant"], line["time"] == "–") for line in told.lines[-2:]] == [
+        ("eager", False),
+        ("step_shared", True),
+    ]
+    assert told.lines[-1]["remark"] == "left out: needs a CUDA GPU"
+    assert "left out: needs a CUDA GPU" in repr(told)
+    with pytest.raises(LiveError, match="step_shared cannot run on this machine: needs a CUDA GPU; name another"):
+        lab.time("linear_relu", ["step_shared"], SIZE, here=True)
 
 
 # A kernel's text

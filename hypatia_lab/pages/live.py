@@ -153,14 +153,18 @@ def _workload(operation: str, size: str, dtype: str, math: str, direction: str) 
 def _timed_here(work: Workload, names: Sequence[str]) -> list[dict[str, str]]:
     """A line for each of ``names``, held against float64 and timed beside the baseline in this process."""
     device = choose_device("auto")
-    for name in names:
-        try:
-            missing = find(work.operation, name).needs(work, device)
-        except KeyError as cause:
-            raise LiveError(f"{cause.args[0]}: it cannot be timed here") from None
-        if missing:
-            raise LiveError(f"{name} cannot run on this machine: {missing}; leave it out, or ask without here=True")
-    return _tried(work, names, device, results.primary_clock(device))
+    clock = results.primary_clock(device)
+    try:
+        missing = {name: find(work.operation, name).needs(work, device) for name in names}
+    except KeyError as cause:
+        raise LiveError(f"{cause.args[0]}: it cannot be timed here") from None
+    able = [name for name in names if not missing[name]]
+    if not able:
+        why = missing[names[0]]
+        raise LiveError(f"{names[0]} cannot run on this machine: {why}; name another, or ask without here=True")
+    left = {"machine": "here", "clock": f"{clock} clock", "time": formats.MISSING}
+    told = [left | {"variant": name, "remark": f"left out: {missing[name]}"} for name in names if missing[name]]
+    return _tried(work, able, device, clock) + told
 
 
 def _tried(work: Workload, names: Sequence[str], device: str, clock: str) -> list[dict[str, str]]:
