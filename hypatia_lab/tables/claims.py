@@ -62,7 +62,7 @@ def _figure(value: float) -> str:
 
 def verdict_text(verdict: str) -> str:
     """A verdict as its sign and word, so that neither colour nor sign alone carries it: ``✗ refuted``."""
-    return f"{VERDICTS[verdict]} {verdict.replace('_', ' ')}".replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{VERDICTS[verdict]}\N{NO-BREAK SPACE}{verdict.replace('_', ' ')}"
 
 
 WHOSE = {
