@@ -191,7 +191,7 @@ def machines_table(records: Sequence[Record]) -> Any:
 _UNKNOWN = ("not measured", "unknown", *formats.DOUBTS)
 """What stands in a column of numbers, or begins what stands there, where there is none."""
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_RIGHT = ' style="text-align:right"'
+_RIGHT, _SHORT = ' style="text-align:right"', 18
 
 
 def _numeric(cells: Iterable[Any]) -> bool:
@@ -200,17 +200,17 @@ def _numeric(cells: Iterable[Any]) -> bool:
 
 
 def _to_the_right(cells: Sequence[Any]) -> str:
-    """The style of a column of numbers, whose lines break before brackets alone; empty for one of words."""
+    """The style of a column of numbers, which do not break where all are short; empty for one of words."""
     if not _numeric(cells):
         return ""
-    breaks = any(re.search(r" [\[(]", str(c)) for c in cells)
+    breaks = any(re.search(r" [\[(]", str(c)) or len(str(c)) > _SHORT for c in cells)
     return _RIGHT if breaks else ' style="text-align:right;white-space:nowrap"'
 
 
 def _unbroken(text: str, numeric: str) -> str:
-    """``text`` that breaks before an interval and not within it; ``numeric`` text breaks before brackets alone."""
+    """``text`` that breaks before an interval and not within it; ``numeric`` text not between number and unit."""
     if numeric:
-        return re.sub(rf"{_NO_BREAK}(?=[\[(])", " ", text.replace(" ", _NO_BREAK))
+        text = re.sub(r"(?<=\d) (?![\[(])", _NO_BREAK, text)
     return re.sub(r"\[[^\]]*\]|\(n = \d+\)", lambda found: found[0].replace(" ", _NO_BREAK), text)
 
 
