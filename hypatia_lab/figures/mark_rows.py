@@ -167,7 +167,7 @@ def _table(block: Block) -> str:
         for row in block.rows
     ]
     return (
-        f'<div class="lab-scroll"><table class="lab-marks" style="width:100%"><caption>{caption}</caption>'
+        f'<div class="lab-scroll" tabindex="0"><table class="lab-marks" style="width:100%"><caption>{caption}</caption>'
         f"<thead><tr><td></td>{''.join(heads)}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 
