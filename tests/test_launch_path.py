@@ -54,7 +54,7 @@ def test_what_older_records_leave_unsaid_is_what_their_variants_say() -> None:
         if "splits" not in cell and cell["origin"] != "author"
         if cell["variant"].removesuffix(AGAIN) in variants(cell["operation"])  # and not gone since
     }
-    assert len(unsaid) > 100
+    assert unsaid  # until the last of them has been measured anew
     for (operation, name), cell in unsaid.items():
         one, said = variants(operation)[name.removesuffix(AGAIN)], results._said(cell)
         assert (said["splits"], said["operator"]) == (one.splits, one.operator), (operation, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -265,6 +266,7 @@ def test_each_moment_of_compiling_counts_once(device: str):
     waiting = "Inductor" if device == "cpu" else "Triton"
     assert set(spent) == {"Dynamo", "AOTAutograd", "Inductor", waiting, "autotune"}
     assert sum(spent.values()) == pytest.approx(whole, rel=0.05)
-    assert spent["Dynamo"] >= 40 > spent["AOTAutograd"] >= 20
+    least = Counter({"Dynamo": 40, "AOTAutograd": 20, "Inductor": 20, "autotune": 20}) + Counter({waiting: 20})
+    assert {name: ms for name, ms in least.items() if spent[name] < ms} == {}
     phase("entire_frame_compile")
     assert sum(spent.values()) == pytest.approx(whole, rel=0.05)
