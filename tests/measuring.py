@@ -74,7 +74,7 @@ class Lab:
 
     def measure(self, *groups: Group, **how: Any) -> records.Record:
         """The record of :func:`tiny`; of ``how`` what is :func:`composer.measure`'s goes there."""
-        settings = {"preset", "device", "shapes", "overwrite", "silence_s", "early"} & set(how)
+        settings = {"preset", "device", "shapes", "overwrite", "silence_s", "early", "alone"} & set(how)
         asked = {name: how.pop(name) for name in settings}
         return self.measure_experiment(tiny(*groups, **how), **asked)
 

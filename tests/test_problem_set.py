@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from synthetic import cell_line, run_line
 from tabled import tabled
 
 from hypatia_lab import records
-from hypatia_lab.bench import sessions
+from hypatia_lab.bench import relay
 from hypatia_lab.book import own as own_book
 from hypatia_lab.cli import judge_set
 from hypatia_lab.intervals import NOTHING, Interval
@@ -87,7 +85,11 @@ class Judge:
         self.told: dict[str, str] = {}
         self.asked: list[str] = []
 
-    def __call__(self, problem: Path, candidate: Path, output: Path, how: Any) -> tuple[str, str]:
+    def __call__(self, commands: Iterable[tuple[Sequence[str], Path]]) -> Iterator[tuple[str, str]]:
+        for asked, _ in commands:
+            yield self.judged(Path(asked[4]), Path(asked[asked.index("--output") + 1]))
+
+    def judged(self, problem: Path, output: Path) -> tuple[str, str]:
         self.asked.append(problem.stem)
         status = self.told.get(problem.stem, "ok")
         if status == "killed":
@@ -108,7 +110,7 @@ class Judge:
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     found = Judge()
-    monkeypatch.setattr(judge_set, "run_judge", found)
+    monkeypatch.setattr(relay, "run", found)
     return found
 
 
@@ -247,25 +249,6 @@ def test_what_is_kept_and_cannot_be_read_is_as_if_it_were_not_there(tmp_path):
     assert problem_set.kept(path, ["b"]) is None
     path.write_text(path.read_text()[:-9])
     assert problem_set.kept(path, ["a"]) is None
-
-
-def test_an_interrupt_ends_the_judge_of_a_pair_and_waits_for_it(tmp_path, monkeypatch):
-    program = (
-        "import pathlib, signal, sys, time\n"
-        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(tmp_path / 'kept')!r}).touch(), sys.exit(143)))\n"
-        "print('ready', flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    monkeypatch.setattr(sessions, "python", lambda *given: [sys.executable, "-c", program])
-
-    def communicate(process: Any) -> Any:
-        process.stdout.readline()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
-    with pytest.raises(KeyboardInterrupt):
-        judge_set.run_judge(tmp_path, tmp_path, tmp_path / "pair", {})
-    assert (tmp_path / "kept").exists()
 
 
 @pytest.mark.slow

@@ -232,6 +232,12 @@ def test_who_was_started_early_measures_first_what_is_guarded(lab, monkeypatch):
     assert {told["fresh"].module for told in lab.told} == {sessions.MEASURING[False]}
 
 
+def test_it_is_asked_whether_others_are_at_rest_before_anything_is_timed(lab):
+    timed: list[int] = []
+    lab.measure(processes=3, alone=lambda: timed.append(len(lab.told)))
+    assert timed[0] == 0
+
+
 def test_the_time_limit_reaches_the_processes(lab):
     lab.measure(silence_s=7.0)
     lab.measure(overwrite=True)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ def measure(
     progress: bool = True,
     silence_s: float = SILENCE_S,
     early: Sequence[sessions.Fresh] = (),
+    alone: Callable[[], None] = lambda: None,
 ) -> records.Record:
     """Measure ``experiment``, by name or of a reader's own, and leave its record under ``root``; returns the record.
 
@@ -70,8 +71,8 @@ def measure(
     first where there are none, and once more where the baseline beats them. Processes are added to the preset's until
     every ratio is known well enough or their time is spent (:mod:`hypatia_lab.bench.scheduling`). A variant that says
     nothing for ``silence_s`` seconds is taken to hang. ``early`` are measuring processes of a guarded experiment that
-    import what they need already, or have. Raises :class:`BenchError`, :class:`records.RecordError`,
-    :class:`machine.MachineError` or :class:`hypatia_lab.bench.sessions.SessionError`.
+    import what they need already, or have; ``alone`` is called before anything is timed. Raises :class:`BenchError`,
+    :class:`records.RecordError`, :class:`machine.MachineError` or :class:`hypatia_lab.bench.sessions.SessionError`.
     """
     spec = _known(experiment)
     groups, asked = plan(spec, preset, device, shapes), spec.probes(preset, device, shapes)
@@ -93,7 +94,7 @@ def measure(
             return kept
     with records.held(folder):
         how: dict[str, Any] = {"preset": preset, "device": device, "silence_s": silence_s, "progress": progress}
-        how["early"] = list(early)
+        how |= {"early": list(early), "alone": alone}
         if not _kept_apart(spec):
             _ensure_ceilings(spec, groups, folder, how)
         path = _measure(spec, groups, asked, folder, kept, how)

@@ -62,6 +62,7 @@ def run_processes(
                 if guarded and fresh:
                     with bar.doing("getting ready"):
                         _get_ready(fresh, due, parts, work, max(group.workload.traffic for group in groups))
+                how["alone"]()
                 for number, plans in list(due.items()):
                     try:
                         one = _one_process(number, plans, work, excluded, parts, module, bar.update, fresh.get(number))

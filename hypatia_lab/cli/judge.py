@@ -18,7 +18,7 @@ import click
 
 from hypatia_lab import claims as ledger
 from hypatia_lab import paths, records, variants
-from hypatia_lab.bench import sessions
+from hypatia_lab.bench import relay, sessions
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.reading import told_claims
@@ -30,10 +30,6 @@ from hypatia_lab.tables import claims as claim_tables
 if TYPE_CHECKING:
     from hypatia_lab.experiments import Experiment
     from hypatia_lab.strangers.reader_kernel import Own
-
-EARLY = 5
-"""So many processes measure at least."""
-
 
 def _number(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
     """``value``, which lies in every range if it is NaN."""
@@ -191,7 +187,10 @@ def judge(
     own_book.ensure_ours(folder)
     kind, problem = task or ("", None)
     asked: dict[str, Any] = {"problem": problem, "kind": kind, "shapes": sizes, "dtypes": kinds}
-    with tempfile.TemporaryDirectory() as scratch, _processes(file, asked, Path(scratch, "log.txt")) as (reader, early):
+    turn = relay.Turn()
+    with tempfile.TemporaryDirectory() as scratch, _processes(Path(scratch, "log.txt")) as (reader, early):
+        if not turn.awaited:
+            reader.tell(reading.plan(file, **asked))
         gc.disable()  # imports make no garbage
         from hypatia_lab.bench import composer
         from hypatia_lab.cli.claim_names import ensure_named
@@ -201,6 +200,9 @@ def judge(
 
         import_module("pandas")  # what is told at the end needs it, and the file is being read meanwhile
         gc.enable()
+        if turn.awaited:
+            turn.begin([reader, *early])
+            reader.tell(reading.plan(file, **asked))
         place = choose_device(device)
         with _refusals(file, problem, as_json=as_json):
             text, experiment, found, left_out = _read(file, asked, time_limit, reader, Path(scratch, "log.txt"))
@@ -218,7 +220,9 @@ def judge(
         root = folder / "book" / "records"
         how: dict[str, Any] = {"preset": preset, "device": place, "machine_name": name, "root": root}
         with _refusals(file, problem, as_json=as_json):
-            composer.measure(experiment, **how, overwrite=overwrite, silence_s=time_limit, early=early)
+            how |= {"overwrite": overwrite, "silence_s": time_limit, "early": early, "alone": turn.alone}
+            composer.measure(experiment, **how)
+    turn.measured()
     data = own_kernel.read(root, found.name, name)
     rows = data.select(machine=name, experiment=found.name)
     rulings = gate.rulings(rows, data.primary(name), peer, fail_below)
@@ -253,13 +257,12 @@ def judge(
 
 
 @contextmanager
-def _processes(file: Path, asked: dict[str, Any], log: Path) -> Iterator[tuple[sessions.Fresh, list[sessions.Fresh]]]:
-    """The process that reads ``file``, and some that will measure, where a machine has cores for them: they import what
+def _processes(log: Path) -> Iterator[tuple[sessions.Fresh, list[sessions.Fresh]]]:
+    """The process that reads a file, and some that will measure, where a machine has cores for them: they import what
     they need while this one does."""
-    count = sessions.room(EARLY)
+    count = sessions.room(relay.EARLY)
     modules = [reading.MODULE, *[sessions.MEASURING[True]] * count]
     with sessions.started(modules, [sessions.scratch(log.parent), *[{}] * count], log) as (reader, *early):
-        reader.tell(reading.plan(file, **asked))
         yield reader, early
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import click
 
 from hypatia_lab import formats
-from hypatia_lab.bench import sessions
+from hypatia_lab.bench import relay
 from hypatia_lab.book import own as own_book
 from hypatia_lab.book import readers
 from hypatia_lab.cli import execution
@@ -85,15 +84,21 @@ def judge_set(
     }
     first, step = share
     mine = list(pairs)[first - 1 :: step]
-    said: dict[str, Verdict] = {}
-    for name in mine:
-        file = _file(folder, name)
-        found = None if overwrite else problem_set.kept(file, keys[name])
-        if found is None:
-            found = _judged_anew(file, there[name], pairs[name], keys[name], how, overwrite)
-        said[name] = found
-        line = [text for column, text in _row(name, pairs[name], found).items() if column not in UNSAID]
-        click.echo("\n".join(wrap("  ".join(filter(None, line)), 4)), err=as_json)
+    kept = {} if overwrite else {name: problem_set.kept(_file(folder, name), keys[name]) for name in mine}
+    said = {name: one for name, one in kept.items() if one}
+    for name, one in said.items():
+        click.echo(_line(name, pairs[name], one), err=as_json)
+    due = [name for name in mine if name not in said]
+    asked = (_asked(there[name], pairs[name], _file(folder, name), how, overwrite) for name in due)
+    begun = time.monotonic()
+    with closing(relay.run(asked)) as told:
+        for name, (output, complaint) in zip(due, told, strict=True):
+            file, now = _file(folder, name), time.monotonic()
+            said[name] = _verdict(output, complaint, file.with_suffix(""), round(now - begun, 1))
+            begun = now
+            if said[name].entry["outcome"] != "not judged":
+                problem_set.keep(file, keys[name], said[name])
+            click.echo(_line(name, pairs[name], said[name]), err=as_json)
     verdicts = {name: said.get(name) or problem_set.kept(_file(folder, name), keys[name]) for name in pairs}
     summary = ["", *wrap(_counted(verdicts, alone)), "", *table(_fast(verdicts, alone), "against")]
     show(summary, lambda: _entries(verdicts, pairs), as_json=as_json)
@@ -116,54 +121,29 @@ def _file(folder: Path, name: str) -> Path:
     return folder / "pairs" / f"{_bare(name)}.json"
 
 
-def _judged_anew(
-    file: Path, problem: Path, candidate: Path, key: Sequence[str], how: Mapping[str, str], overwrite: bool
-) -> Verdict:
-    """Judge a pair and keep its verdict in ``file``; one that was interrupted goes on."""
-    if overwrite or file.exists():  # what is there is of other files, or is to be measured again
-        shutil.rmtree(file.with_suffix(""), ignore_errors=True)
-        file.unlink(missing_ok=True)
-    begun = time.monotonic()
-    told, complaint = run_judge(problem, candidate, file.with_suffix(""), how)
-    seconds = round(time.monotonic() - begun, 1)
-    try:
-        (entry,) = json.loads(told)
-    except ValueError:  # it has told nothing
-        return Verdict({"outcome": "not judged", "message": complaint}, {}, seconds)
-    found = Verdict(entry, {} if entry["outcome"] == "refused" else _speeds(entry, file.with_suffix("")), seconds)
-    problem_set.keep(file, key, found)
-    return found
+def _asked(
+    problem: Path, candidate: Path, file: Path, how: Mapping[str, str], overwrite: bool
+) -> tuple[Sequence[str], Path]:
+    """What is asked of a process that judges a pair whose verdict is to be kept in ``file``, and its log.
 
-
-def run_judge(problem: Path, candidate: Path, output: Path, how: Mapping[str, str]) -> tuple[str, str]:
-    """Output and last complaint of ``judge --json`` of one pair, in a process of its own.
-
-    An interrupt ends it as it would be ended alone: it keeps what it has measured.
+    One that was interrupted goes on.
     """
+    output = file.with_suffix("")
+    if overwrite or file.exists():  # what is there is of other files, or is to be measured again
+        shutil.rmtree(output, ignore_errors=True)
+        file.unlink(missing_ok=True)
     asked = ["judge", str(candidate), "--task", "kernelbench", str(problem), "--output", str(output)]
     asked += ["--no-page", "--json", *(part for name, value in how.items() for part in (f"--{name}", value))]
-    environment = os.environ | sessions.path() | {"TQDM_DISABLE": "1"}
-    log = output.with_name(f"{output.name}.log")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        log.open("wb") as complaints,
-        subprocess.Popen(
-            sessions.python("hypatia_lab", *asked),
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            env=environment,
-            text=True,
-            start_new_session=True,  # an interrupt from the terminal comes here alone
-        ) as process,
-    ):
-        try:
-            told, _ = process.communicate()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-    *_, last = [f"exit status {process.returncode}", *log.read_text(errors="replace").splitlines()]
-    return told, last.removeprefix("hypatia-lab: ")
+    return asked, output.with_name(f"{output.name}.log")
+
+
+def _verdict(output: str, complaint: str, folder: Path, seconds: float) -> Verdict:
+    """What a judge told by its ``output``, whose records are in ``folder``, or why it told nothing."""
+    try:
+        (entry,) = json.loads(output)
+    except ValueError:  # it has told nothing
+        return Verdict({"outcome": "not judged", "message": complaint}, {}, seconds)
+    return Verdict(entry, {} if entry["outcome"] == "refused" else _speeds(entry, folder), seconds)
 
 
 def _speeds(entry: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -179,6 +159,12 @@ def _speeds(entry: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- what is told
+
+
+def _line(name: str, candidate: Path, one: Verdict) -> str:
+    """A pair, as it is told once it is judged."""
+    told = [text for column, text in _row(name, candidate, one).items() if column not in UNSAID]
+    return "\n".join(wrap("  ".join(filter(None, told)), 4))
 
 
 def _row(name: str, candidate: Path, one: Verdict | None) -> dict[str, str]:
