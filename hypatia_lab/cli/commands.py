@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from importlib import import_module
 from pathlib import Path
@@ -72,6 +74,8 @@ def _closed(path: Path) -> str:
 def main() -> None:
     """Re-run GPU performance experiments, judge the claims made of them, and build the book."""
 
+
+atexit.register(gc.freeze)  # else Python would look for garbage among a million objects before it ends
 
 for _name in COMMANDS:
     main.add_command(getattr(import_module(f"hypatia_lab.cli.{_name}"), _name))
