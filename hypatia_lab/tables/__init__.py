@@ -191,6 +191,8 @@ def machines_table(records: Sequence[Record]) -> Any:
 _UNKNOWN = ("not measured", "unknown", *formats.DOUBTS)
 """What stands in a column of numbers, or begins what stands there, where there is none."""
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_LEFT = "<style>.lab-table :is(th,td):is(th,td){text-align:left}</style>"
+"""Whatever says nothing else is at the left; JupyterLab would set it to the right."""
 _RIGHT, _SHORT = ' style="text-align:right"', 18
 
 
@@ -264,7 +266,7 @@ def html(
         lines.append(f"<tr>{first}{rest}</tr>")
     lines += ["</tbody>", "</table>"]
     # Wide tables scroll inside their own box, which a keyboard can reach, and not the whole page.
-    table = '<div class="lab-scroll" tabindex="0" style="overflow-x:auto">\n' + "\n".join(lines) + "\n</div>"
+    table = f'<div class="lab-scroll" tabindex="0" style="overflow-x:auto">{_LEFT}\n' + "\n".join(lines) + "\n</div>"
     if not summary:
         return table
     count = f"{len(frame)} row{'' if len(frame) == 1 else 's'}"
