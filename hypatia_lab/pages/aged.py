@@ -8,9 +8,9 @@ from functools import cache, lru_cache
 from hypatia_lab import formats, older, variants
 from hypatia_lab.records import Record
 
-NAMELESS = "do not say which versions of clock, check and plan made them"
-EARLIER = "were made by an older clock, check or plan than today's"
-CHANGED = "ran sources that have changed since"
+NAMELESS = "are from before records said which version of the timing and checking code made them"
+EARLIER = "were made by older timing or checking code than today's"
+CHANGED = "ran kernels whose source has changed since"
 
 
 @lru_cache(maxsize=256)  # as many as :mod:`hypatia_lab.records` keeps

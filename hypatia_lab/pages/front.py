@@ -45,11 +45,11 @@ def one_kernel(data: Evidence, machine: str) -> Canvas | None:
     rows.sort(key=lambda row: row.median_us)
     kinds = {
         "eager PyTorch": [row for row in rows if row.variant == "eager"],
-        "the library or the compiler at its best": [r for r in rows if r.origin == "peer" and r.variant != "eager"],
+        "the best of library and torch.compile": [r for r in rows if r.origin == "peer" and r.variant != "eager"],
         "one kernel": [row for row in rows if row.origin == "own"],
     }
     lanes = [(label, time(own[0].time), label == "one kernel") for label, own in kinds.items() if own]
-    return _bars(machine, "one-kernel", "Time of three layers of width 64, in bfloat16", lanes)
+    return _bars(machine, "one-kernel", "Time of three layers of width 64, 65,536 rows, in bfloat16", lanes)
 
 
 def against_c(data: Evidence, machine: str) -> Canvas | None:
@@ -114,7 +114,7 @@ class Document(NamedTuple):
 
 
 DOCUMENTS = {
-    "S000": Document("dgabriele/spinlock", "December 2025", "a convolution block in CUDA, given up", "S000-32a"),
+    "S000": Document("dgabriele/spinlock", "December 2025", "a convolution block in CUDA, given up by its author", "S000-32a"),
     "S001": Document("mahreman/hypatia", "November 2025", "why a naive CUDA kernel is slow", "S001-01a"),
     "S002": Document("mahreman/hypatia", "November 2025", "that kernel beside a better one", "S002-21a"),
     "S003": Document("hoidn/nanoBragg", "September 2025", "a diffraction simulator, in PyTorch and C", "S003-03a"),

@@ -89,7 +89,7 @@ QUESTIONS = (
         "Does the device wait for the host?",
         "#is-it-the-kernel-at-all",
         "Replay the call as a CUDA graph. If that is much quicker, launch less before you write a kernel.",
-        "eager calls that take more than twice their kernels' time",
+        "eager calls that take significantly more than twice their kernels' time",
         launching,
     ),
     Question(
@@ -97,13 +97,13 @@ QUESTIONS = (
         "#where-does-fusing-pay",
         "Divide its operations by the bytes of its inputs and outputs. Below the machine's border memory binds: move "
         "fewer bytes. Above it arithmetic binds: compute with fewer digits.",
-        "the border, operations a byte",
+        "the border, operations per byte",
         binding,
     ),
     Question(
         "Does fusing pay?",
         "#where-does-fusing-pay",
-        "Yes where memory binds. Where arithmetic binds by ten times or more, hardly ever.",
+        "Yes where memory binds, and mostly up to ten times above the border. Farther above it, hardly ever.",
         "median gain over eager",
         fusing,
     ),
@@ -117,22 +117,22 @@ QUESTIONS = (
     Question(
         "Is there a library call that is as fast?",
         "#where-is-the-library-unbeaten",
-        "Look for its fused call first. Also time your kernel at shapes that it was not tuned for.",
-        "workloads at which our kernel is ahead",
+        "Look for its fused call first, and time it beside your kernel, also at shapes that yours was not tuned for.",
+        "workloads at which our kernel is ahead of its best peer",
         library,
     ),
     Question(
         "How many digits are needed?",
         "14_tensor_cores.html",
-        "Fewer digits gain more than any rewriting. Split products give float32's digits on tensor cores.",
-        "split products against float32, at the largest size",
+        "Where arithmetic binds, fewer digits gain most. Split products give float32's digits on tensor cores at tuned shapes; compare their errors.",
+        "split products against float32 products, at the largest tuned size",
         digits,
     ),
     Question(
-        "Does the compiler's time come back?",
+        "Does compiling pay for itself?",
         "06_torch_compile.html",
         "Divide what compiling takes by what it saves a call: that is how many calls it takes.",
-        "calls of a U-Net until compiling is paid back, nothing stored",
+        "calls of a U-Net until torch.compile has paid for itself, its caches empty",
         compiling,
     ),
 )

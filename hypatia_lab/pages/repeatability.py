@@ -43,5 +43,5 @@ def sentence(data: Evidence, machine: str) -> str:
     return (
         f"How well do such figures repeat? {len(found)} ratios by the {clock} clock were measured again, at another "
         f"time or on another chip of this model: 95% of them changed by less than {most}%. The intervals allow for "
-        "that. As a caller waits, ratios vary more."
+        "that. Ratios of the time that a caller waits vary more."
     )

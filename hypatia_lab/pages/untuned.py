@@ -19,7 +19,7 @@ from hypatia_lab.results import Row
 
 UNSEEN, LOOKED_AT, TUNED = "unseen", "untuned", "untuned_autotune"
 """Experiments: a draw after the last change to a kernel, one before it, and what tunes at some shapes of that."""
-DRAWS = {LOOKED_AT: "first draw", UNSEEN: "second draw"}
+DRAWS = {LOOKED_AT: "first draw (no blind test)", UNSEEN: "second draw"}
 FAMILIES = {"linear_relu": "Linear+ReLU", "conv_block": "convolution block", "mlp3": "three layers"}
 DEFAULT_LAYOUT = ("eager", "epilogue", "group_norm")
 """PyTorch's forms on tensors in its default layout, which the dispatcher gets here."""
