@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hypatia_lab.experiments import Experiment
     from hypatia_lab.strangers.reader_kernel import Own
 
+
 def _number(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
     """``value``, which lies in every range if it is NaN."""
     if value is not None and math.isnan(value):

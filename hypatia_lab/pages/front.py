@@ -114,7 +114,9 @@ class Document(NamedTuple):
 
 
 DOCUMENTS = {
-    "S000": Document("dgabriele/spinlock", "December 2025", "a convolution block in CUDA, given up by its author", "S000-32a"),
+    "S000": Document(
+        "dgabriele/spinlock", "December 2025", "a convolution block in CUDA, given up by its author", "S000-32a"
+    ),
     "S001": Document("mahreman/hypatia", "November 2025", "why a naive CUDA kernel is slow", "S001-01a"),
     "S002": Document("mahreman/hypatia", "November 2025", "that kernel beside a better one", "S002-21a"),
     "S003": Document("hoidn/nanoBragg", "September 2025", "a diffraction simulator, in PyTorch and C", "S003-03a"),

@@ -124,7 +124,8 @@ QUESTIONS = (
     Question(
         "How many digits are needed?",
         "14_tensor_cores.html",
-        "Where arithmetic binds, fewer digits gain most. Split products give float32's digits on tensor cores at tuned shapes; compare their errors.",
+        "Where arithmetic binds, fewer digits gain most. Split products give float32's digits on tensor cores at tuned "
+        "shapes; compare their errors.",
         "split products against float32 products, at the largest tuned size",
         digits,
     ),
