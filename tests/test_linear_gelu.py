@@ -6,6 +6,7 @@ import pytest
 import torch
 from kernel_tensors import DEVICE
 
+import hypatia_lab
 from hypatia_lab import check
 from hypatia_lab.operations import linear_gelu
 from hypatia_lab.operations.linear_relu import LINEAR_RELU
@@ -19,6 +20,12 @@ each = pytest.mark.parametrize("name", linear_gelu.OPERATIONS)
 def test_only_the_tanh_formula_has_an_epilogue_of_the_librarys(name: str) -> None:
     wanted = {"eager", "compile", "triton"} | ({"epilogue"} if name == "linear_gelu_tanh" else set())
     assert set(variants(name)) == wanted
+
+
+@each
+def test_verifying_it_tries_the_forward_pass_alone(name: str) -> None:
+    (line,) = hypatia_lab.verify(name, DEVICE).splitlines()
+    assert line.startswith(f"{name}: every variant")
 
 
 @each

@@ -25,7 +25,7 @@ from hypatia_lab.operations.linear_relu import LINEAR_RELU, OPERANDS, linear_ref
 from hypatia_lab.operations.operators import operator
 from hypatia_lab.operations.torch_forms import bind, peers, register_peers
 from hypatia_lab.variants import variant
-from hypatia_lab.workloads import register
+from hypatia_lab.workloads import DIRECTIONS, register
 
 if TYPE_CHECKING:
     from hypatia_lab.operations.torch_forms import Form
@@ -161,7 +161,8 @@ MATHS = ("ieee", "tf32", "tf32x3", "bf16x3")
 
 for _name, _how in OPERATIONS.items():
     _define(_name, *_how)
-    register_peers(_name, peers(torch_form, OPERANDS, ("eager", "compile")))
+    _peers = peers(torch_form, OPERANDS, ("eager", "compile"))
+    register_peers(_name, {way: (make, needs, DIRECTIONS[:1]) for way, (make, needs, _) in _peers.items()})
     if _name == "linear_gelu_tanh":
         variant(_name, "epilogue", origin="peer", needs=_on_gpu)(epilogue)
     variant(_name, "triton", origin="own", needs=_triton, maths=MATHS, label="one Triton kernel")(triton)
