@@ -43,16 +43,19 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- kernel
 
 
+# [linear_activation]
 @triton.jit
 def activated(values, RELU: tl.constexpr, GELU: tl.constexpr, SHORT: tl.constexpr):
     """The ReLU of ``values`` (NaN stays NaN, as in torch), then the GELU by ``GELU``, of both what is asked for."""
     if RELU:
         values = tl.maximum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
     if GELU is not None:
-        values = gelu(values, GELU == "tanh", SHORT)
+        values = gelu(values, GELU == "tanh", SHORT)  # (1)
     return values
+    # [/linear_activation]
 
 
+# [linear_activation]
 @triton.jit
 def _put(
     values,
@@ -72,7 +75,8 @@ def _put(
     if bias is not None:
         columns = column + tl.arange(0, values.shape[1])
         values += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
-    store_tile(activated(values, RELU, GELU, SHORT), out, row, column, batch, outer, stride, TMA)
+    store_tile(activated(values, RELU, GELU, SHORT), out, row, column, batch, outer, stride, TMA)  # (2)
+    # [/linear_activation]
 
 
 @triton.jit
@@ -121,6 +125,7 @@ def _tile(
         _put(total, bias, out, row, column, batch, outer, out_stride, RELU, GELU, SHORT, STORE)
 
 
+# [linear_activation]
 @triton.jit
 def _linear_activation(
     x,
@@ -163,6 +168,7 @@ def _linear_activation(
             first, x, weight, bias, out, batch, inner, outer, x_stride, weight_stride, out_stride,
             RELU, GELU, SHORT, PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE, ROUND,
         )  # fmt: skip
+    # [/linear_activation]
 
 
 # ---------------------------------------------------------------- launch
