@@ -36,7 +36,7 @@ from planned_calls import (
 
 from hypatia_lab import check
 from hypatia_lab.kernels import plans
-from hypatia_lab.operations import mlp
+from hypatia_lab.operations import linear_gelu, mlp
 from hypatia_lab.operations.linear_relu import own_backward as backward
 from hypatia_lab.variants import load, variants
 from hypatia_lab.workloads import Workload
@@ -123,6 +123,7 @@ STEP = {"bfloat16/ieee": 6e-3, "float16/ieee": 1e-3, "float32/ieee": 1e-5}
 SPLIT = ("fp16x3", "fp16x3_cuda", "fp16x3_cuda_once", "tf32x3")
 RIGHT = [
     Right(["linear_relu"], ["triton", "cuda"], PACKED + SHARED + ODD + NAMED, TILED),
+    Right([*linear_gelu.OPERATIONS], ["triton"], PACKED + ODD + NAMED, TILED),
     Right(["linear_relu"], SPLIT, ODD + NAMED, {"float32/ieee": 5e-7}),
     Right(["linear_relu"], ["fused_backward"], ODD + NAMED, STEP, BOTH),
     Right(["linear_relu"], ["fp16x3_backward", "fp16x3_cuda"], ODD + NAMED, {"float32/ieee": 1e-5}, BOTH),

@@ -163,6 +163,18 @@ def test_a_convolution_block_waits_for_its_kernel(monkeypatch):
     assert [step.into for step in result.report.rewrites] == ["ConvBlock"]
 
 
+@pytest.mark.parametrize("form", ["none", "tanh"])
+@pytest.mark.parametrize(("behind", "into"), [([], "LinearGelu"), ([nn.ReLU()], "LinearReluGelu")])
+def test_a_gelu_behind_a_product_waits_for_its_kernel(monkeypatch, behind, into, form):
+    module = nn.Sequential(nn.Linear(5, 7), *behind, nn.GELU(form), nn.Linear(7, 3))
+    asked = {"rules": ("linear_gelu",), "mode": "strict", "costs": Costs("cpu")}
+    assert optimize(module, (torch.randn(4, 5),), **asked).report.rewrites == ()
+    monkeypatch.setitem(OPERATORS, into, replace(OPERATORS[into], missing=lambda *types: ""))
+    result = optimize(module, (torch.randn(4, 5),), **asked)
+    assert [step.into for step in result.report.rewrites] == [into]
+    assert "16-bit numbers on a GPU" in calls.gelu_missing("cuda", "float32")
+
+
 def test_a_fused_block_says_where_it_is_missing():
     ones, shape = (1,) * 7, (64, 64, 3, 3)
     assert not importlib.util.find_spec("triton") or not calls.block_missing(

@@ -33,7 +33,9 @@ def test_an_interpreted_kernel(file: str, check: str, full: list[bool], interpre
     interpreted(file, check, *full)
 
 
-@pytest.mark.parametrize("file", [*(pytest.param(one, marks=pytest.mark.slow) for one in MANY), "relu", "fused_rows"])
+@pytest.mark.parametrize(
+    "file", [*(pytest.param(one, marks=pytest.mark.slow) for one in MANY), "relu", "fused_rows", "linear_activation"]
+)
 def test_the_kernels_compile_to_hoppers_instructions(file: str) -> None:
     pytest.importorskip("triton")
     if importlib.util.find_spec("triton.backends.nvidia") is None:

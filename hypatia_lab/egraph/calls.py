@@ -16,6 +16,7 @@ import torch.nn.functional as functional
 import hypatia_lab.operations.mlp as fused
 from hypatia_lab import dispatch
 from hypatia_lab.kernels import loader
+from hypatia_lab.operations.linear_gelu import activated, linear_activation_triton
 from hypatia_lab.operations.linear_relu import tensor_cores
 from hypatia_lab.operations.operators import operator
 
@@ -117,6 +118,33 @@ def split_missing(device: str, dtype: str) -> str:
         return reason
     hopper = torch.cuda.get_device_capability() >= (9, 0)
     return "" if hopper else "needs tensor descriptors (compute capability 9.0)"
+
+
+def gelu_missing(device: str, dtype: str) -> str:
+    """Why no fused kernel puts a GELU behind a product there; empty when one does."""
+    if device != "cuda" or dtype not in ("bfloat16", "float16"):
+        return "a GELU within a product's kernel is for 16-bit numbers on a GPU"
+    return loader.triton_missing(device)
+
+
+def linear_gelu(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str, *, relu: bool = False
+) -> torch.Tensor:
+    """GELU by ``approximate`` (none or tanh) of x·Wᵀ + b, or of its ReLU, in one kernel. Shapes as of
+    :func:`linear_relu`.
+
+    Where gradients are wanted or there is no such kernel, torch's operations.
+    """
+    if _differentiated(x, weight, bias) or not _there(gelu_missing, x.device, x.dtype):
+        return activated(functional.linear(x, weight, bias), relu, approximate)
+    return linear_activation_triton(x, weight, bias, relu, approximate, "ieee")
+
+
+def linear_relu_gelu(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str
+) -> torch.Tensor:
+    """:func:`linear_gelu` of the ReLU."""
+    return linear_gelu(x, weight, bias, approximate, relu=True)
 
 
 def mlp(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:

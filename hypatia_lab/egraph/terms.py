@@ -167,6 +167,19 @@ def _linear_operator(name: str, target: Any, **more: Any) -> Operator:
     return Operator(name, ("T",) * 3, target, fits=_linear, summands=lambda x, w, b: w.shape[1], roundings=1, **more)
 
 
+def _gelu_operator(name: str, target: Any) -> Operator:
+    """GELU of x·Wᵀ + b, or of its ReLU, by ``target``."""
+    return Operator(
+        name,
+        ("T", "T", "T", "String"),
+        target,
+        fits=lambda x, w, b, kind: _linear(x, w, b),
+        summands=lambda x, w, b, kind: w.shape[1],
+        roundings=1,
+        missing=lambda device, x, w, b, kind: calls.gelu_missing(device, x.dtype),
+    )
+
+
 def _mlp_operator(layers: int) -> Operator:
     return Operator(
         f"Mlp{layers}",
@@ -196,6 +209,8 @@ OPERATORS: dict[str, Operator] = {
             kernels=2,
             missing=lambda device, x, w, b: calls.split_missing(device, x.dtype),
         ),
+        _gelu_operator("LinearGelu", calls.linear_gelu),
+        _gelu_operator("LinearReluGelu", calls.linear_relu_gelu),
         _mlp_operator(2),
         _mlp_operator(3),
         Operator("Add", ("T", "T"), aten.add.Tensor, roundings=1),
@@ -254,7 +269,7 @@ OPERATORS: dict[str, Operator] = {
 """Name → operator. Linear: x (..., in), w (out, in), b (out) or absent → (..., out). Mlp2, Mlp3: equal widths, all but
 the last layer with a ReLU. Addmm: c + a·b. Conv2d's Dims: stride, padding, dilation (two each), groups. BatchNorm: with
 running statistics (evaluation only). LinearApart, LinearReluApart: the bias (and the ReLU) behind a product of its own.
-LinearReluSplit: LinearRelu by split operands. ConvBlock:
+LinearReluSplit: LinearRelu by split operands. LinearGelu, LinearReluGelu: with a Gelu behind them. ConvBlock:
 Gelu(InstanceNorm(Conv2d)). FoldedWeight, FoldedBias: those of a Conv2d that includes the BatchNorm behind it. Dropout
 is random in training and never a term of a graph then. Gelu's String: none or tanh."""
 

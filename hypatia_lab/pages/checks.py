@@ -12,8 +12,9 @@ from hypatia_lab.results import Row
 from hypatia_lab.workloads import Workload
 
 CHECKED = (
-    *("linear_relu", "linear_relu_layout", "matmul", "mlp2", "mlp3", "mlp", "conv_block", "conv_block_tanh"),
-    *("conv_block_autocast", "norm_chain", "unet", "unet_group", "unet_autocast", "diffraction"),
+    *("linear_relu", "linear_relu_layout", "linear_gelu", "linear_gelu_tanh", "linear_relu_gelu", "matmul"),
+    *("mlp2", "mlp3", "mlp", "conv_block", "conv_block_tanh", "conv_block_autocast"),
+    *("norm_chain", "unet", "unet_group", "unet_autocast", "diffraction"),
 )
 """Operations whose variants the page of checks tries."""
 WRONG = {"diffraction": ("eager_direct",)}

@@ -14,6 +14,7 @@ from driver import driver, launches
 from hypatia_lab.kernels import loader, recording, triton_launches
 from hypatia_lab.kernels.conv_block import conv_block_triton, convolution
 from hypatia_lab.kernels.linear_relu import gradient_products, linear_relu_triton, masked_gradient
+from hypatia_lab.operations import linear_gelu
 from hypatia_lab.operations.conv_block import own as conv_block
 from hypatia_lab.operations.linear_relu import own_backward, tensor_cores
 
@@ -89,6 +90,13 @@ def check_linear_relu() -> None:
         "_split_rows",
         "_linear_relu_split",
     }
+
+
+def check_linear_activation() -> None:
+    given = zeros(256, 512), zeros(256, 512), zeros(256)
+    for relu, approximate in ((True, "none"), (False, "tanh"), (True, None)):
+        assert len(launches(linear_gelu.linear_activation_triton, *given, relu, approximate, "ieee")) == 1
+    assert set(checked) == {"_linear_activation"}
 
 
 def check_conv_block() -> None:
