@@ -224,7 +224,7 @@ def _convolve(
         if PRECISION == "tf32":
             a = rounded_tf32(a)
         part = product(a, b, part, PRECISION, DEVICE)  # (3)
-        total = part if x_scales is None else total + part * (down[:, None] * across[None, :])
+        total = part if x_scales is None else total + part * (down[:, None] * across[None, :])  # (4)
     columns = column + tl.arange(0, COLUMNS)
     if bias is not None:
         total += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
@@ -235,7 +235,7 @@ def _convolve(
         inside = ((row + pixel // WIDE < height) & (left + pixel % WIDE < width))[:, None]
         count = tl.minimum(height - row, TALL) * tl.minimum(width - left, WIDE)
         mean = tl.sum(tl.where(inside, total, 0.0), 0) / count.to(tl.float32)
-        off = tl.where(inside, total - mean[None, :], 0.0)  # (4)
+        off = tl.where(inside, total - mean[None, :], 0.0)  # (5)
         at = moments + number.to(tl.int64) * 2 * outer + columns
         tl.store(at, mean, mask=columns < outer)
         tl.store(at + outer, tl.sum(off * off, 0), mask=columns < outer)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# [convolve]
+# [scaled_terms]
 @triton.jit
 def _scaled_terms(
     source, large, small, scales, rows, inner, ROWS: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr
@@ -38,7 +38,7 @@ def _scaled_terms(
     for start in range(0, inner, CHUNK):
         k = start + tl.arange(0, CHUNK)[None, :]
         bits = magnitude(tl.load(source + at + k, mask=known & (k < inner), other=0.0))
-        largest = tl.maximum(largest, tl.max(tl.where(bits < 0x7F800000, bits, 0), 1))
+        largest = tl.maximum(largest, tl.max(tl.where(bits < 0x7F800000, bits, 0), 1))  # (1)
     # Subnormal rows count as those of the least exponent: they have no more digits than fit.
     exponent = tl.maximum(largest >> 23, 1)
     # Of the least rows it is subnormal, as powers of two can be without loss.
@@ -48,10 +48,10 @@ def _scaled_terms(
         k = start + tl.arange(0, CHUNK)[None, :]
         inside = known & (k < inner)
         values = tl.load(source + at + k, mask=inside, other=0.0)
-        nearest, rest = two_terms(values, exponent[:, None], False)
+        nearest, rest = two_terms(values, exponent[:, None], False)  # (2)
         tl.store(large + at + k, nearest, mask=inside)
         tl.store(small + at + k, rest, mask=inside)
-    # [/convolve]
+    # [/scaled_terms]
 
 
 TILE, LONGEST = 2048, 1024
