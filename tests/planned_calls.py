@@ -132,6 +132,12 @@ CALLS = LINEAR | {
         )
         for name, form in (("one kernel", "whole"), ("two kernels", "triton"))
     },
+    "two kernels, fp16x3": Call(
+        blocks.conv_block_fused,
+        lambda: block(2, 32, 32, float32),
+        ("none", "fp16x3", "triton", True, None),
+        public=partial(blocks.fused_conv_block, form="triton", precision="fp16x3"),
+    ),
     "mlp": Call(mlp.mlp, lambda: layers(1001, 64), ("ieee",), layers=True),
     "mlp_cuda": Call(mlp.forward_cuda, lambda: layers(1001, 64), layers=True, differentiable=False, hopper=True),
     "mlp_layers": Call(mlp_layers, lambda: layers(1001, 77), ("ieee",), layers=True, differentiable=False, hopper=True),

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as functional
 from cuda_sources import compiles_without_spills
-from kernel_tensors import DEVICE, accepted, needs_compiler, normal
+from kernel_tensors import DEVICE, accepted, needs_compiler, normal, on_gpu
 
 from hypatia_lab import records, results
 from hypatia_lab.check import Check, Problem, check, judge
@@ -157,6 +157,22 @@ def test_the_one_kernel_is_taken_where_it_is_quicker(monkeypatch: pytest.MonkeyP
     assert taken(1, torch.bfloat16, step=True) == "whole"
     assert taken(5, torch.float32, "ieee") == "triton"
     assert taken(5, torch.float32) == "whole"
+
+
+@on_gpu
+@pytest.mark.parametrize("images", [5, 20])
+def test_three_products_of_float16_are_as_near_float64_as_eager(images: int) -> None:
+    workload = Workload("conv_block", (images, *conv_block.SEED_SHAPE[1:]))
+    known = variants("conv_block")
+    if missing := known["triton_fp16x3"].needs(workload, DEVICE):
+        pytest.skip(missing)
+    with workload.precision():
+        problem = Problem(workload, DEVICE)
+        own, eager = (
+            judge(known[name].factory(workload, problem.inputs)(), problem) for name in ("triton_fp16x3", "eager")
+        )
+    assert accepted(own) <= 1.25 * accepted(eager)
+    assert (own.max_error or 0.0) <= 1.25 * (eager.max_error or 0.0)
 
 
 def test_a_captured_variant_replays_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,19 @@ def split_product(x: torch.Tensor, weight: torch.Tensor, kind: str, inner: int) 
     return torch.ldexp(total.double(), -(up + across.T)).float()
 
 
+def test_a_convolutions_taps_keep_the_accuracy_of_float32() -> None:
+    """Every pixel's channels are scaled by themselves; the sums of a tap leave the matrix units."""
+    x, weight = normal((24, 9, 64), (24, 9, 64))
+    x = torch.ldexp(x, torch.arange(9)[:, None] - 4)
+    reference = x.flatten(1).double() @ weight.flatten(1).double().T
+    total, chain = torch.zeros(24, 24), torch.zeros(24, 24)
+    for tap in range(9):
+        total = total + split_product(x[:, tap], weight[:, tap], "fp16x3", 64)
+        for k in range(64):
+            chain = (chain.double() + x[:, tap, k : k + 1].double() * weight[:, tap, k].double()).float()
+    assert error(total, reference) < min(3e-7, error(chain, reference))
+
+
 KINDS = [("fp16x3", 64), ("tf32x3", 32)]
 
 

@@ -17,15 +17,16 @@ def drawn(dtype, *shape):
     return [torch.empty(shape, dtype=dtype).to(memory_format=torch.channels_last) for shape in shapes] + vectors
 
 
-for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32"), (torch.float32, "bf16x3")):
+float32 = torch.float32
+for dtype, precision in ((torch.bfloat16, "ieee"), (float32, "tf32"), (float32, "bf16x3"), (float32, "fp16x3")):
     given = drawn(dtype)
     y, saved = block.conv_block_forward(*given, precision=precision)
     if dtype == torch.bfloat16:
         for plan in back.candidates((5, 64, 64, 128, 128))[:2]:
             back.conv_block_backward(y, *given[:2], *given[3:], saved, plan=plan)
 products = [code for code in made if code.metadata.name in ("_convolve", "_weight_gradient")]
-# Three forward, and for each of two plans the gradients of x and of the weight.
-assert len(products) == 3 + 2 * 2, [code.metadata.name for code in made]
+# Four forward, and for each of two plans the gradients of x and of the weight.
+assert len(products) == 4 + 2 * 2, [code.metadata.name for code in made]
 multiply_by_matrix_instructions(products)
 # What tensor descriptors cannot hold, and other sizes.
 given = drawn(torch.float16, 1, 3, 20, 9, 13)

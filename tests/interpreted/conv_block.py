@@ -16,7 +16,7 @@ from hypatia_lab.operations import conv_block as peers
 from hypatia_lab.operations.conv_block.own import conv_block_fused, fused_conv_block
 
 # The largest error of outputs of variance one. The interpreter cuts float32 off where a GPU rounds it to bfloat16.
-TOLERANCES = {"ieee": 1e-5, "tf32": 2e-3, "bf16x3": 2e-4, torch.float16: 1e-2, torch.bfloat16: 0.1}
+TOLERANCES = {"ieee": 1e-5, "tf32": 2e-3, "bf16x3": 2e-4, "fp16x3": 1e-5, torch.float16: 1e-2, torch.bfloat16: 0.1}
 
 
 def conv_block(*given, **how):

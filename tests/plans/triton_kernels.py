@@ -108,4 +108,6 @@ def check_conv_block() -> None:
         assert len(launches(conv_block.conv_block_fused, x, weight, *vectors, *how)) == 2
     y, *_ = conv_block.conv_block_fused(x.contiguous(), weight, *vectors, "none", "ieee", "triton", True, None)
     assert y.is_contiguous(memory_format=last)
-    assert set(checked) == {"_convolve", "_normalise"}
+    single = [tensor.float() for tensor in (x, weight, *vectors)]
+    assert len(launches(conv_block.conv_block_fused, *single, "none", "fp16x3", "triton", False, None)) == 4
+    assert set(checked) == {"_convolve", "_normalise", "_scaled_terms"}

@@ -189,6 +189,14 @@ _CONFIGS = {
         Config(Patch(1, 128, 64, 32, 4, 4), pixels=64),
         Config(Patch(2, 128, 64, 64, 8, 2, store=False), pixels=64),
     ],
+    # Matrix units may sum 64 products of large terms, not more.
+    "fp16x3": [
+        Config(Patch(1, 128, 64, 64, 4, 2), pixels=64),
+        Config(Patch(2, 128, 64, 64, 8, 2, store=False), pixels=64),
+        Config(Patch(1, 128, 64, 32, 4, 4), pixels=64),
+        Config(Patch(1, 64, 64, 64, 4, 3), pixels=64),
+        Config(Patch(2, 128, 64, 32, 8, 3, store=False), pixels=64),
+    ],
     "ieee": [Config(Patch(1, 64, 64, 16, 4, 3), pixels=64), Config(Patch(1, 128, 64, 16, 8, 3), pixels=64)],
 }
 """Way of multiplying → candidates for the goal's size, the one in use first."""

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from hypatia_lab.kernels.conv_block.scaled_terms import scaled_terms
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, hopper, tiles_of, wait_turn
 
 if TYPE_CHECKING:
@@ -88,6 +89,15 @@ def load_patch(
         at = ((image.to(tl.int64) * height + r) * width + q) * channels
         tile = tl.load(source + at[:, None] + c[None, :], mask=inside, other=0.0)
     return tile
+
+
+@triton.jit
+def _patch_scales(scales, image, row, column, height, width, TALL: tl.constexpr, WIDE: tl.constexpr):
+    """The scale of each pixel of a patch from a corner on; zeros where there is no image."""
+    pixel = tl.arange(0, TALL * WIDE)
+    r, q = row + pixel // WIDE, column + pixel % WIDE
+    inside = (r >= 0) & (r < height) & (q >= 0) & (q < width)
+    return tl.load(scales + (image.to(tl.int64) * height + r) * width + q, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -162,6 +172,8 @@ def _convolve(
     x_small,
     weight,
     weight_small,
+    x_scales,
+    weight_scales,
     bias,
     out,
     moments,
@@ -188,6 +200,9 @@ def _convolve(
     number, column = tl.program_id(0), tl.program_id(1) * COLUMNS
     image, row, left = patch_of(number, height, width, TALL, WIDE)
     total = tl.zeros((TALL * WIDE, COLUMNS), tl.float32)
+    if weight_scales is not None:
+        o = column + tl.arange(0, COLUMNS)
+        across = tl.load(weight_scales + o, mask=o < outer, other=0.0)
     depths = tl.cdiv(inner, DEEP)
     # At least one step, and the compiler knows: a way around the loop would make it wait for every single product.
     for step in range(tl.maximum(9 * depths, 1)):
@@ -195,14 +210,21 @@ def _convolve(
         r, q = row + tap // 3 - 1, left + tap % 3 - 1
         a = load_patch(x, image, r, q, k, height, width, inner, TALL, WIDE, DEEP, LOAD)
         b = _weights(weight, tap, k, column, inner, outer, DEEP, COLUMNS, ADJOINT, LOAD)
+        part = total
+        if x_scales is not None:
+            # Matrix units cut off what they add, always towards zero: float32's digits want sums of one step's products
+            # alone, which are added with rounding to nearest.
+            part = tl.zeros_like(total)
+            down = _patch_scales(x_scales, image, r, q, height, width, TALL, WIDE)
         if x_small is not None:
             a_small = load_patch(x_small, image, r, q, k, height, width, inner, TALL, WIDE, DEEP, LOAD)
             b_small = _weights(weight_small, tap, k, column, inner, outer, DEEP, COLUMNS, ADJOINT, LOAD)
-            total = product(a_small, b, total, PRECISION, DEVICE)  # (2)
-            total = product(a, b_small, total, PRECISION, DEVICE)
+            part = product(a_small, b, part, PRECISION, DEVICE)  # (2)
+            part = product(a, b_small, part, PRECISION, DEVICE)
         if PRECISION == "tf32":
             a = rounded_tf32(a)
-        total = product(a, b, total, PRECISION, DEVICE)  # (3)
+        part = product(a, b, part, PRECISION, DEVICE)  # (3)
+        total = part if x_scales is None else total + part * (down[:, None] * across[None, :])  # (4)
     columns = column + tl.arange(0, COLUMNS)
     if bias is not None:
         total += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
@@ -213,7 +235,7 @@ def _convolve(
         inside = ((row + pixel // WIDE < height) & (left + pixel % WIDE < width))[:, None]
         count = tl.minimum(height - row, TALL) * tl.minimum(width - left, WIDE)
         mean = tl.sum(tl.where(inside, total, 0.0), 0) / count.to(tl.float32)
-        off = tl.where(inside, total - mean[None, :], 0.0)  # (4)
+        off = tl.where(inside, total - mean[None, :], 0.0)  # (5)
         at = moments + number.to(tl.int64) * 2 * outer + columns
         tl.store(at, mean, mask=columns < outer)
         tl.store(at + outer, tl.sum(off * off, 0), mask=columns < outer)
@@ -260,8 +282,9 @@ class Patch:
         )
 
 
-PRECISIONS = ("ieee", "tf32", "bf16x3")
-"""How float32 is multiplied: as it is, rounded to TF32, or as three products of two terms of bfloat16."""
+PRECISIONS = ("ieee", "tf32", "bf16x3", "fp16x3")
+"""How float32 is multiplied: as it is, rounded to TF32, or as three products of two terms of bfloat16 or, scaled, of
+float16, which have float32's digits."""
 
 
 def pixels_first(tensor: Tensor) -> Tensor:
@@ -310,6 +333,11 @@ def convolve(
 
     ``adjoint``: the gradient of x from that of the convolution, (N, H, W, C_out) → (N, H, W, C_in). ``moments``
     (N, patches, 2, C_out) float32 gets each patch's mean and sum of squared deviations. ``precision`` for float32.
+
+    By "fp16x3" every pixel of x and every output channel of W is scaled (:mod:`.scaled_terms`). A product is off by at
+    most 2⁻²¹ of itself, except by elements below 2⁻¹⁶ of the largest of their pixel or output channel: these are off by
+    up to 2⁻³⁹ of that. An infinity or a NaN makes NaN of all it touches, which is what normalising makes of its plane.
+    Raises ``ValueError`` for the ``adjoint`` by "fp16x3": W is not scaled by what that sums over.
     """
     images, height, width, inner = x.shape
     outer = weight.shape[2] if adjoint else weight.shape[0]
@@ -317,10 +345,15 @@ def convolve(
     if out.numel() == 0:
         return out
     precision = precision if x.dtype == torch.float32 else "ieee"
-    x_small = weight_small = None
+    x_small = weight_small = x_scales = weight_scales = None
+    if precision == "fp16x3":
+        if adjoint:
+            raise ValueError("precision 'fp16x3' has no adjoint: weight is scaled by output channels")
+        x, x_small, x_scales = scaled_terms(x, images * height * width, patch.dependent)
+        weight, weight_small, weight_scales = scaled_terms(weight, outer, patch.dependent)
     if precision == "bf16x3":
         x, x_small = terms(x, precision, patch.dependent)
-    if precision != "ieee":
+    if precision in ("tf32", "bf16x3"):
         weight, weight_small = terms(weight, precision, patch.dependent)
     load, store = patch.load and described(x) and described(weight), patch.store and described(out)
     box = [1, patch.tall, patch.wide]
@@ -335,6 +368,8 @@ def convolve(
             seen(x_small, [*box, patch.inner]),
             seen(weight, taps),
             seen(weight_small, taps),
+            x_scales,
+            weight_scales,
             bias,
             tiles_of(out, [*box, patch.columns], store),
             moments,
@@ -342,7 +377,7 @@ def convolve(
             width,
             inner,
             outer,
-            PRECISION="ieee" if precision == "bf16x3" else precision,
+            PRECISION="tf32" if precision == "tf32" else "ieee",
             TALL=patch.tall,
             WIDE=patch.wide,
             COLUMNS=patch.columns,
