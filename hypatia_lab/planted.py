@@ -59,9 +59,14 @@ def _plant(workload: Workload, mistakes: Mapping[str, Call | tuple[str, Call]]) 
 # ---------------------------------------------------------------- Linear+ReLU
 
 
+def linear(i: Inputs) -> torch.Tensor:
+    """The layer alone."""
+    return functional.linear(i["x"], i["weight"], i["bias"])
+
+
 def linear_relu(i: Inputs) -> torch.Tensor:
     """Linear and ReLU, right: (batch, out) of x (batch, in), weight (out, in) and bias (out)."""
-    return torch.relu(functional.linear(i["x"], i["weight"], i["bias"]))
+    return linear(i).relu()
 
 
 def _only(i: Inputs, *written: slice) -> torch.Tensor:
@@ -97,7 +102,7 @@ def _overrun(i: Inputs) -> torch.Tensor:
 _plant(
     LINEAR_RELU,
     {
-        "ReLU missing": lambda i: functional.linear(i["x"], i["weight"], i["bias"]),
+        "ReLU missing": linear,
         "bias missing": lambda i: torch.relu(i["x"] @ i["weight"].T),
         "bias after ReLU": ("bias added after the ReLU", lambda i: torch.relu(i["x"] @ i["weight"].T) + i["bias"]),
         "weight transposed": lambda i: torch.relu(torch.addmm(i["bias"], i["x"], i["weight"])),
@@ -141,6 +146,26 @@ _plant(
     },
 )
 
+# ---------------------------------------------------------------- a linear layer with GELU behind it
+
+_plant(
+    Workload("linear_gelu", LINEAR_RELU.shape),
+    {
+        "GELU by tanh instead of erf": lambda i: functional.gelu(linear(i), approximate="tanh"),
+        "GELU missing": linear,
+        "ReLU instead of GELU": linear_relu,
+        "bias missing": lambda i: functional.gelu(i["x"] @ i["weight"].T),
+        "bias added after the GELU": lambda i: functional.gelu(i["x"] @ i["weight"].T) + i["bias"],
+    },
+)
+_plant(
+    Workload("linear_gelu_tanh", LINEAR_RELU.shape),
+    {"GELU by erf instead of tanh": lambda i: functional.gelu(linear(i))},
+)
+_plant(
+    Workload("linear_relu_gelu", LINEAR_RELU.shape),
+    {"ReLU missing": lambda i: functional.gelu(linear(i)), "GELU missing": linear_relu},
+)
 
 # ---------------------------------------------------------------- Linear+ReLU, forward and backward
 
@@ -195,7 +220,7 @@ _plant(
         "grad_x rounded to bfloat16": ("grad_x: low precision", _with_part(1, lambda part, i: _rounded(part))),
         "grad_x: wrong dtype: float64": _with_part(1, lambda part, i: part.double()),
         "grad_x: rows shifted by one": ("grad_x: wrong values", _with_part(1, lambda part, i: part.roll(1, 0))),
-        "y: ReLU missing": _with_part(0, lambda part, i: functional.linear(i["x"], i["weight"], i["bias"])),
+        "y: ReLU missing": _with_part(0, lambda part, i: linear(i)),
         "y: bias missing": _with_part(0, lambda part, i: torch.relu(i["x"] @ i["weight"].T)),
         "gradients not returned": ("wrong type: Tensor instead of the tuple (y, grad_x", linear_relu),
         "grad_bias not returned": ("wrong type: tuple of 3 instead", lambda i: both_passes(i)[:3]),
