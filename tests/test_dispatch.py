@@ -61,7 +61,7 @@ class Ticking:
         self.now = 0.0
 
     def perf_counter(self) -> float:
-        self.sleep(1e-6)
+        self.sleep(2e-5)
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -103,16 +103,6 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return race
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eager takes twice as long as all others, undisturbed."""
-
-    def samples(runs: dict[str, Any], *how: Any) -> dict[str, list[float]]:
-        return {name: [2.0 if name == "eager" else 1.0] * 4 for name in runs}
-
-    monkeypatch.setattr(dispatch, "timed", samples)
-
-
 def test_the_quickest_of_planted_forms_is_chosen_and_kept(planted: Any, cache: Path) -> None:
     one = planted(quick=PLAIN, slower=slowed(PLAIN, EAGER_S / 2), slowest=slowed(PLAIN, 2 * EAGER_S))
     tensors = operands(3)
@@ -121,7 +111,6 @@ def test_the_quickest_of_planted_forms_is_chosen_and_kept(planted: Any, cache: P
     assert len(list(cache.iterdir())) == 1
 
 
-@pytest.mark.usefixtures("told")
 def test_a_wrong_form_is_never_chosen_and_told_once(planted: Any) -> None:
     wrong = {
         "no_relu": torch.nn.functional.linear,
@@ -139,11 +128,11 @@ def test_a_wrong_form_is_never_chosen_and_told_once(planted: Any) -> None:
         assert decided(one, 4) == "eager"
 
 
-@pytest.mark.usefixtures("told")
 def test_a_form_is_right_where_eager_is_further_off(planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In 16 bits eager's own sums may be off by more than a form may be."""
     one = planted()
-    forms = {"eager": lambda *tensors: 1.1 * PLAIN(*tensors), "exact": PLAIN, "wrong": lambda *t: 0.8 * PLAIN(*t)}
+    eager = slowed(lambda *tensors: 1.1 * PLAIN(*tensors), EAGER_S)
+    forms = {"eager": eager, "exact": PLAIN, "wrong": lambda *tensors: 0.8 * PLAIN(*tensors)}
     monkeypatch.setattr(one, "candidates", lambda *given: forms, raising=False)
     with pytest.warns(RuntimeWarning, match="wrong is left out"):
         assert decided(one) == "exact"
@@ -192,7 +181,6 @@ def test_the_winner_has_to_win_again(planted: Any, raced: Any) -> None:
     assert decided(planted(lucky=PLAIN)) == "eager"
 
 
-@pytest.mark.usefixtures("told")
 def test_another_process_finds_the_choice(planted: Any, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     decided(planted(quick=PLAIN))
     other = planted(quick=PLAIN)
@@ -217,7 +205,6 @@ def test_a_choice_outlives_its_process(cache: Path) -> None:
     assert (done.stdout.split(), done.stderr) == (chosen(LINEAR_RELU), "")
 
 
-@pytest.mark.usefixtures("told")
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"asked": [], "form": "quick"}', '{"form": 1}', "\udcff"])
 def test_a_corrupt_file_counts_as_none(text: str, planted: Any, cache: Path) -> None:
     decided(planted(quick=PLAIN))
