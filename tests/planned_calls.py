@@ -17,6 +17,7 @@ from hypatia_lab.operations import mlp
 from hypatia_lab.operations.conv_block import own as blocks
 from hypatia_lab.operations.linear_relu import own_backward as backward
 from hypatia_lab.operations.linear_relu import tensor_cores as tensor
+from hypatia_lab.operations.mlp.float32 import mlp_split
 from hypatia_lab.operations.mlp.layers import mlp_layers
 from hypatia_lab.operations.operators import Operator
 
@@ -88,10 +89,10 @@ def block(images: int, height: int, width: int, dtype: torch.dtype = torch.bfloa
     return x, weight, *vectors, normal(64, dtype=dtype, scale=0.1)
 
 
-def layers(rows: int, width: int) -> Tensors:
+def layers(rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> Tensors:
     """x, then two weights, then two biases."""
-    weights = tuple(normal(width, width, scale=(2 / width) ** 0.5) for _ in range(2))
-    return normal(rows, width), *weights, normal(width), normal(width)
+    weights = tuple(normal(width, width, scale=(2 / width) ** 0.5, dtype=dtype) for _ in range(2))
+    return normal(rows, width, dtype=dtype), *weights, normal(width, dtype=dtype), normal(width, dtype=dtype)
 
 
 def eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -140,6 +141,7 @@ CALLS = LINEAR | {
     ),
     "mlp": Call(mlp.mlp, lambda: layers(1001, 64), ("ieee",), layers=True),
     "mlp_cuda": Call(mlp.forward_cuda, lambda: layers(1001, 64), layers=True, differentiable=False, hopper=True),
+    "mlp_split": Call(mlp_split, lambda: layers(1001, 77, float32), layers=True, differentiable=False),
     "mlp_layers": Call(mlp_layers, lambda: layers(1001, 77), ("ieee",), layers=True, differentiable=False, hopper=True),
 }
 

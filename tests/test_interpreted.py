@@ -34,7 +34,7 @@ def test_an_interpreted_kernel(file: str, check: str, full: list[bool], interpre
 
 
 @pytest.mark.parametrize(
-    "file", [*(pytest.param(one, marks=pytest.mark.slow) for one in MANY), "relu", "fused_rows", "linear_activation"]
+    "file", [*(pytest.param(one, marks=pytest.mark.slow) for one in MANY), "relu", "fused_rows", "linear_activation", "mlp_split"]
 )
 def test_the_kernels_compile_to_hoppers_instructions(file: str) -> None:
     pytest.importorskip("triton")

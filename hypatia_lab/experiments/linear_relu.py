@@ -197,6 +197,9 @@ MLP2 = replace(
     names=(BOTH, "epilogue", {"seed": "", "": "compile #peers"}, {"full": TUNED}, "#fused", "#new"),
 )
 MLP2_APART = replace(MLP3_APART, operation="mlp2", shapes={"full cuda": GOALS})
+MLP3_SINGLE = replace(
+    MLP3, shapes={"quick": (), "cuda": GOALS}, names="eager epilogue ?compile fused_fp16x3", kinds="float32"
+)
 MLP_SIZES = Sweep(
     "mlp3",
     {
@@ -286,6 +289,7 @@ EXPERIMENTS = (
         MLP_ON_CPU,
         MLP3,
         MLP3_APART,
+        MLP3_SINGLE,
         MLP2,
         MLP2_APART,
         MLP_SIZES,

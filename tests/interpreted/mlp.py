@@ -49,7 +49,7 @@ def check_shares_of_more_programs_than_are_added_at_once() -> None:
         count = math.prod(shape)
         return torch.full((2 * count,), float("nan"), **how)[:count].view(shape)
 
-    module._multiprocessors = lambda x: programs
+    module.multiprocessors = lambda x: programs
     torch.empty = before_nan
 
     def whole(*shape: int) -> torch.Tensor:

@@ -72,14 +72,14 @@ def _matrix(at, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexp
 
 
 @triton.jit
-def _vector(at, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def vector_at(at, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """A bias in float32; beyond ``WIDTH`` zeros."""
     o = tl.arange(0, BLOCK)
     return tl.load(at + o, mask=o < WIDTH, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _rows(at, first, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def rows_at(at, first, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     """``ROWS`` rows of a contiguous matrix from row ``first`` on; beyond ``rows`` and ``WIDTH`` zeros."""
     r, i = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
     inside = r < rows - first
@@ -89,7 +89,7 @@ def _rows(at, first, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.co
 
 
 @triton.jit
-def _store_rows(at, value, first, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def store_rows(at, value, first, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     r, i = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
     inside = r < rows - first
     if WIDTH != BLOCK:
@@ -149,29 +149,29 @@ def _forward(
     start, step = tl.program_id(0), tl.num_programs(0)
     if FETCH == "registers":
         # Asked for before the weights, so that one wait on memory does for both.
-        ahead = _rows(x, start * ROWS, rows, WIDTH, BLOCK, ROWS)
+        ahead = rows_at(x, start * ROWS, rows, WIDTH, BLOCK, ROWS)
     if KEEP >= 1:
         w1 = _matrix(weight1, WIDTH, BLOCK, PRECISION)  # (1)
         w2 = _matrix(weight2, WIDTH, BLOCK, PRECISION)
         if LAYERS == 3:
             w3 = _matrix(weight3, WIDTH, BLOCK, PRECISION)
     if KEEP == 2:
-        b1, b2 = _vector(bias1, WIDTH, BLOCK), _vector(bias2, WIDTH, BLOCK)
+        b1, b2 = vector_at(bias1, WIDTH, BLOCK), vector_at(bias2, WIDTH, BLOCK)
         if LAYERS == 3:
-            b3 = _vector(bias3, WIDTH, BLOCK)
+            b3 = vector_at(bias3, WIDTH, BLOCK)
     for tile in tl.range(start, tl.cdiv(rows, ROWS), step, num_stages=STAGES):  # (2)
         first = tile * ROWS
         if FETCH == "registers":
             h = ahead
-            ahead = _rows(x, first + step * ROWS, rows, WIDTH, BLOCK, ROWS)  # (3)
+            ahead = rows_at(x, first + step * ROWS, rows, WIDTH, BLOCK, ROWS)  # (3)
         elif FETCH == "descriptor":
             h = x.load([first, 0])
         else:
-            h = _rows(x, first, rows, WIDTH, BLOCK, ROWS)
+            h = rows_at(x, first, rows, WIDTH, BLOCK, ROWS)
         if KEEP < 2:
-            b1, b2 = _vector(bias1, WIDTH, BLOCK), _vector(bias2, WIDTH, BLOCK)
+            b1, b2 = vector_at(bias1, WIDTH, BLOCK), vector_at(bias2, WIDTH, BLOCK)
             if LAYERS == 3:
-                b3 = _vector(bias3, WIDTH, BLOCK)
+                b3 = vector_at(bias3, WIDTH, BLOCK)
         if KEEP == 0:
             w1 = _matrix(weight1, WIDTH, BLOCK, PRECISION)
         h = _relu(_linear(_operand(h, PRECISION), w1, b1, PRECISION), NUMBER, PRECISION, DEVICE)  # (4)
@@ -185,7 +185,7 @@ def _forward(
         if FETCH == "descriptor":
             out.store([first, 0], y.to(NUMBER))
         else:
-            _store_rows(out, y.to(NUMBER), first, rows, WIDTH, BLOCK, ROWS)  # (5)
+            store_rows(out, y.to(NUMBER), first, rows, WIDTH, BLOCK, ROWS)  # (5)
     # [/forward]
 
 
@@ -255,11 +255,11 @@ def _backward(
         dw3, db3 = tl.zeros((BLOCK, BLOCK), tl.float32), tl.zeros((BLOCK,), tl.float32)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=1):
         first = tile * ROWS
-        g = _operand(_rows(grad, first, rows, WIDTH, BLOCK, ROWS), PRECISION)
-        h0 = _operand(_rows(x, first, rows, WIDTH, BLOCK, ROWS), PRECISION)
-        h1 = _relu(_linear(h0, w1, _vector(bias1, WIDTH, BLOCK), PRECISION), NUMBER, PRECISION, DEVICE)  # (3)
+        g = _operand(rows_at(grad, first, rows, WIDTH, BLOCK, ROWS), PRECISION)
+        h0 = _operand(rows_at(x, first, rows, WIDTH, BLOCK, ROWS), PRECISION)
+        h1 = _relu(_linear(h0, w1, vector_at(bias1, WIDTH, BLOCK), PRECISION), NUMBER, PRECISION, DEVICE)  # (3)
         if LAYERS == 3:
-            b2 = _vector(bias2, WIDTH, BLOCK)
+            b2 = vector_at(bias2, WIDTH, BLOCK)
             h2 = _relu(_linear(h1, w2, b2, PRECISION), NUMBER, PRECISION, DEVICE)
             if HIGHEST == 3:
                 dw3, db3 = _add(dw3, db3, g, h2, PRECISION)
@@ -271,7 +271,7 @@ def _backward(
             g = _before(g, w2, h1, NUMBER, PRECISION)
             dw1, db1 = _add(dw1, db1, g, h0, PRECISION)
             before = tl.dot(g, w1, input_precision=PRECISION)
-            _store_rows(grad_x, before.to(NUMBER), first, rows, WIDTH, BLOCK, ROWS)
+            store_rows(grad_x, before.to(NUMBER), first, rows, WIDTH, BLOCK, ROWS)
     if LOWEST == 1:
         _keep(shares, 1, dw1, db1, LAYERS, BLOCK)  # (4)
     if LOWEST <= 2 and HIGHEST >= 2:
@@ -298,18 +298,18 @@ def _sum(shares, weights, biases, programs, WIDTH: tl.constexpr, BLOCK: tl.const
     # [/backward]
 
 
-def _block(width: int) -> int:
+def block_of(width: int) -> int:
     return max(16, int(triton.next_power_of_2(width)))
 
 
-def _multiprocessors(x: Tensor) -> int:
+def multiprocessors(x: Tensor) -> int:
     # The interpreter has none; with two programs, one still walks over several tiles.
     return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 2
 
 
 def default_tile(rows: int, width: int, dtype: torch.dtype, multiprocessors: int) -> Tile:
     """The tile for ``rows`` rows of ``width`` numbers on a GPU of so many multiprocessors."""
-    block = _block(width)
+    block = block_of(width)
     if block > 128:
         return Tile(64, 8, 1, "pipeline", keep=0, early=True)
     if dtype == torch.float32:
@@ -336,11 +336,11 @@ def forward(
     Raises ValueError for a tile that does not fit.
     """
     rows, width = x.shape
-    tile = tile or default_tile(rows, width, x.dtype, _multiprocessors(x))
-    block, out, source = _block(width), torch.empty_like(x), x
+    tile = tile or default_tile(rows, width, x.dtype, multiprocessors(x))
+    block, out, source = block_of(width), torch.empty_like(x), x
     programs = triton.cdiv(rows, tile.rows)
     if tile.programs:
-        programs = min(programs, tile.programs * _multiprocessors(x))
+        programs = min(programs, tile.programs * multiprocessors(x))
     target = out
     if tile.fetch == "descriptor":
         if width * x.itemsize % 16 or x.data_ptr() % 16:
@@ -387,11 +387,11 @@ def backward(
     same input gives the same bits: no sum depends on the order in which programs end.
     """
     rows, width = x.shape
-    layers, block = len(weights), _block(width)
+    layers, block = len(weights), block_of(width)
     # float32 accumulators of one layer at width 128 fill half the registers: there every layer has a launch of its own.
     spans = [(n, n) for n in range(1, layers + 1)] if block == 128 else [(1, layers)]
-    tile = rows_of_tile or (64 if rows <= 64 * _multiprocessors(x) else 128)
-    programs = min(triton.cdiv(rows, tile), _multiprocessors(x))
+    tile = rows_of_tile or (64 if rows <= 64 * multiprocessors(x) else 128)
+    programs = min(triton.cdiv(rows, tile), multiprocessors(x))
     shares = torch.empty(programs, layers, block + 1, block, dtype=torch.float32, device=x.device)
     grad_x = torch.empty_like(x)
     grad_weights = x.new_empty(layers, width, width)

@@ -287,8 +287,16 @@ _define("mlp", ("batch", "in", "hidden", "layers", "out"), "an MLP with so many 
 # ---------------------------------------------------------------- two or three layers in one kernel
 
 
-def _checked(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str) -> None:
-    """Refuse what the fused operation cannot compute. Raises ``ValueError`` naming the tensor."""
+def ensure_fused(
+    x: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor],
+    unfit: Callable[[int, str], str],
+) -> None:
+    """Refuse what a fused operation cannot compute: ``unfit`` says of width and dtype why a GPU's kernel cannot.
+
+    Raises ``ValueError`` naming the tensor.
+    """
     if len(weights) not in FUSED.values() or len(biases) != len(weights):
         raise ValueError(f"{len(weights)} weights and {len(biases)} biases: two or three of each are needed")
     if x.dim() < 1 or x.shape[-1] < 1:
@@ -306,8 +314,8 @@ def _checked(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[
     ensure_alike(named)
     if x.is_cuda and x.numel() // width > MOST_ROWS:
         raise ValueError(f"x {list(x.shape)} has more than {MOST_ROWS} rows")
-    if x.is_cuda and (reason := unfusable(width, str(x.dtype).removeprefix("torch."), math)):
-        raise ValueError(f"x is {list(x.shape)} {x.dtype}, math {math}: {reason}")
+    if x.is_cuda and (reason := unfit(width, str(x.dtype).removeprefix("torch."))):
+        raise ValueError(f"x is {list(x.shape)} {x.dtype}: {reason}")
 
 
 def unfusable(width: int, dtype: str, math: str) -> str:
@@ -321,7 +329,7 @@ def unfusable(width: int, dtype: str, math: str) -> str:
     return "" if width <= 128 else f"float32 activations of width {width} do not fit the registers, at most 128 do"
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
+def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1, tensor.shape[-1]).contiguous()
 
 
@@ -333,14 +341,14 @@ def mlp(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch
     with ``math`` "ieee", width at most 256, or float32 with "tf32" or "tf32x3", width at most 128 (any width: padded in
     the kernel). Differentiable once. Raises ``ValueError`` naming the tensor that does not fit.
     """
-    _checked(x, weights, biases, math)
+    ensure_fused(x, weights, biases, partial(unfusable, math=math))
     if x.numel() == 0:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     if not x.is_cuda:
         return plain(x, *(tensor for pair in zip(weights, biases, strict=True) for tensor in pair)).contiguous()
     from hypatia_lab.kernels.mlp.mlp_triton import forward
 
-    out = forward(_flat(x), [w.contiguous() for w in weights], [b.contiguous() for b in biases], precision=math)
+    out = forward(flat(x), [w.contiguous() for w in weights], [b.contiguous() for b in biases], precision=math)
     return out.view(x.shape)
 
 
@@ -356,7 +364,7 @@ def mlp_backward(
     One kernel computes the activations again and adds up float32 shares, another adds the shares; layer by layer where
     the accumulators do not fit: widths above 128, float32, and on a CPU.
     """
-    rows, grad_rows = _flat(x), _flat(grad)
+    rows, grad_rows = flat(x), flat(grad)
     if x.numel() == 0:
         width = x.shape[-1]
         return x.new_empty(x.shape), x.new_zeros(len(weights), width, width), x.new_zeros(len(weights), width)
@@ -407,7 +415,7 @@ def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Seque
     of compute capability 9.0, width 16, 32, 64, 128 or 256. Returns the shape of ``x``, contiguous. Raises
     ``ValueError`` naming the tensor that does not fit, ``NotImplementedError`` when it is differentiated.
     """
-    _checked(x, weights, biases, "ieee")
+    ensure_fused(x, weights, biases, partial(unfusable, math="ieee"))
     dtype = str(x.dtype).removeprefix("torch.")
     if reason := mlp_cuda.missing(x.shape[-1], dtype, x.device.type):
         raise ValueError(f"x is {list(x.shape)} {x.dtype} on {x.device}: {reason}")
