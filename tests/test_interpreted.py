@@ -17,6 +17,7 @@ LONG = ("conv_block",)
 """Files that take half a minute."""
 MANY = ("conv_block", "linear_relu")
 """Those that compile many kernels."""
+FEW = ("relu", "fused_rows", "linear_activation", "mlp_split")
 
 
 def cases() -> Iterator[Any]:
@@ -33,9 +34,7 @@ def test_an_interpreted_kernel(file: str, check: str, full: list[bool], interpre
     interpreted(file, check, *full)
 
 
-@pytest.mark.parametrize(
-    "file", [*(pytest.param(one, marks=pytest.mark.slow) for one in MANY), "relu", "fused_rows", "linear_activation", "mlp_split"]
-)
+@pytest.mark.parametrize("file", [*(pytest.param(one, marks=pytest.mark.slow) for one in MANY), *FEW])
 def test_the_kernels_compile_to_hoppers_instructions(file: str) -> None:
     pytest.importorskip("triton")
     if importlib.util.find_spec("triton.backends.nvidia") is None:
