@@ -202,7 +202,7 @@ def _own_block(name: str, approximate: str, math: str) -> Form:
     def backward(ctx: Any, grad: torch.Tensor) -> Tensors:
         x, weight, _, gamma, beta, convolved, statistics = ctx.saved_tensors
         kept = (x, weight, gamma, beta, convolved, statistics)
-        of_x, *others = own_block.conv_block_gradients(grad, *kept, approximate, None)
+        of_x, *others = own_block.conv_block_gradients(grad, *kept, approximate, precision or math, None)
         return _asked([lying_as(x, of_x), *others], ctx.needs_input_grad)
 
     plain = partial(block.conv_block, approximate=approximate)

@@ -24,9 +24,11 @@ for dtype, precision in ((torch.bfloat16, "ieee"), (float32, "tf32"), (float32, 
     if dtype == torch.bfloat16:
         for plan in back.candidates((5, 64, 64, 128, 128))[:2]:
             back.conv_block_backward(y, *given[:2], *given[3:], saved, plan=plan)
-products = [code for code in made if code.metadata.name in ("_convolve", "_weight_gradient")]
-# Four forward, and for each of two plans the gradients of x and of the weight.
-assert len(products) == 4 + 2 * 2, [code.metadata.name for code in made]
+back.conv_block_backward(y, *given[:2], *given[3:], saved, precision="fp16x3")
+multiplied = ("_convolve", "_weight_gradient", "_weight_gradient_split")
+products = [code for code in made if code.metadata.name in multiplied]
+# Four forward, and for each of two plans, and in float32, the gradients of x and of the weight.
+assert len(products) == 4 + 3 * 2, [code.metadata.name for code in made]
 multiply_by_matrix_instructions(products)
 # What tensor descriptors cannot hold, and other sizes.
 given = drawn(torch.float16, 1, 3, 20, 9, 13)

@@ -150,7 +150,7 @@ def check_an_operation_of_torch():
         torch.library.opcheck(op, (*given, "ieee", "triton", True, None))
     torch.library.opcheck(op, (x, weight, bias, gamma, beta, "none", "ieee", "triton", False, None))
     y, *saved = conv_block_fused(x, weight, bias, gamma, beta, "none", "ieee", "triton", True, None)
-    torch.library.opcheck(gradients, (y, x, weight, gamma, beta, *saved, "none", None))
+    torch.library.opcheck(gradients, (y, x, weight, gamma, beta, *saved, "none", "ieee", None))
     # Training: autograd's gradients are those of torch's own operations.
     for approximate in ("none", "tanh"):
         own, usual = leaves(x, weight, bias, gamma, beta), leaves(x, weight, bias, gamma, beta)

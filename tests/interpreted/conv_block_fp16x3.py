@@ -6,12 +6,15 @@ from __future__ import annotations
 import torch
 from refusals import refused
 from torch.nn import functional
+from torch.nn import grad as grad_of
 
 from hypatia_lab import check
+from hypatia_lab.kernels.conv_block import conv_block_backward as back
 from hypatia_lab.kernels.conv_block import conv_block_triton
 from hypatia_lab.kernels.conv_block.conv_block_triton import Config, conv_block_forward
 from hypatia_lab.kernels.conv_block.convolution import Patch, convolve, pixels_first
 from hypatia_lab.kernels.conv_block.scaled_terms import scaled_terms
+from hypatia_lab.kernels.conv_block.weight_gradient_split import shares_of
 from hypatia_lab.operations import conv_block as peers
 from hypatia_lab.operations.conv_block.own import fused_conv_block
 from hypatia_lab.workloads import UNIT, Workload
@@ -178,3 +181,60 @@ def check_gradients_and_refusals():
     # What has 16 bits is not split.
     halves = [tensor.half() for tensor in tensors(problem)]
     assert torch.equal(conv_block(*halves), conv_block_forward(*halves)[0])
+
+
+def gradients(problem, form):
+    """Of x, weight, gamma and beta; a plane's mean takes the bias's away."""
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors(problem)]
+    of_x, of_weight, _, *others = torch.autograd.grad(form(*leaves), leaves, problem.inputs["grad"])
+    return of_x, of_weight, *others
+
+
+def own(approximate):
+    return lambda *given: fused_conv_block(*given, approximate=approximate, form="triton", precision="fp16x3")
+
+
+def usual(approximate):
+    return lambda *given: peers.conv_block(*given, approximate)
+
+
+def check_gradients_are_as_near_float64_as_eagers():
+    for shape, operation in (
+        ((1, 66, 17, 13), "conv_block"),
+        ((2, 16, 9, 70), "conv_block_tanh"),
+        ((3, 5, 6, 4), "conv_block"),
+    ):
+        problem = check.Problem(Workload(operation, shape, direction="forward_backward"), "cpu")
+        approximate = peers.OPERATIONS[operation]
+        _, of_x, of_weight, _, *others = problem.references()
+        eager = gradients(problem, usual(approximate))
+        for part, found, peer, right in zip(
+            range(4), gradients(problem, own(approximate)), eager, (of_x, of_weight, *others), strict=True
+        ):
+            assert off(found, right)[0] <= 1.25 * off(peer, right)[0] + 1e-7, (shape, part, off(found, right))
+
+
+def check_the_weights_gradient_at_every_magnitude():
+    """Pixels whose sizes differ, and both factors of any size: off by what float32's own products may be off."""
+    g = torch.Generator().manual_seed(0)
+    grad, x = torch.randn(2, 6, 9, 20, generator=g), torch.randn(2, 6, 9, 17, generator=g)
+    spread = torch.logspace(0, -12, 9).view(1, 1, 9, 1)
+    cut = back.candidates((2, 17, 20, 6, 9), split=True)[0].slice
+    for first, second in (
+        (grad, x),
+        (grad * spread, x),
+        (grad * spread, x * spread.flip(2)),
+        (grad * 1e-30, x * 1e30),
+        (grad * 1e30, x * 1e-36),
+        (grad * 1e-20, x * 1e-10),
+        (grad * 0, x),
+    ):
+        split = [scaled_terms(tensor, 2 * 6 * 9, False) for tensor in (first, second)]
+        found = shares_of(*split, cut).sum(0).view(20, 3, 3, 17).permute(0, 3, 1, 2)
+
+        def exactly(first, second):
+            planes, channels = second.double().permute(0, 3, 1, 2), first.double().permute(0, 3, 1, 2)
+            return grad_of.conv2d_weight(planes, (20, 17, 3, 3), channels, padding=1)
+
+        exact, size = exactly(first, second), exactly(first.abs(), second.abs())
+        assert bool(((found.double() - exact).abs() <= 1e-6 * size).all())

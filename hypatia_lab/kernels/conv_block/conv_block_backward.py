@@ -28,6 +28,8 @@ from hypatia_lab.kernels.conv_block.convolution import (
     pixels_first,
     product,
 )
+from hypatia_lab.kernels.conv_block.scaled_terms import scaled_terms
+from hypatia_lab.kernels.conv_block.weight_gradient_split import shares_of
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, tiles_of, wait_turn
 
 if TYPE_CHECKING:
@@ -275,11 +277,19 @@ _PLANS = [
 ]
 
 
-def candidates(shape: tuple[int, int, int, int, int]) -> list[Plan]:
-    """Plans worth trying for (N, C_in, C_out, H, W), the one in use first."""
+_SPLIT = [
+    Plan(Patch(1, 128, 64, 64, 4, 2), Slice(1, 64, 64, 64, 44, stages=2), pixels=64, runs=26, warps=8),
+    Plan(Patch(1, 128, 64, 32, 4, 4), Slice(1, 64, 64, 64, 44), pixels=64, runs=26, warps=8),
+    Plan(Patch(2, 128, 64, 64, 8, 2, store=False), Slice(1, 64, 64, 64, 44, 8, 2), pixels=64, runs=26, warps=8),
+]
+"""Plans for float32 whose products are of two terms each: matrix units may sum 64 of them, not more."""
+
+
+def candidates(shape: tuple[int, int, int, int, int], *, split: bool = False) -> list[Plan]:
+    """Plans worth trying for (N, C_in, C_out, H, W), the one in use first; ``split``: for float32 by "fp16x3"."""
     images, inner, outer, height, width = shape
     fitted = []
-    for plan in _PLANS:
+    for plan in _SPLIT if split else _PLANS:
         cut = plan.slice
         wide = max(16, min(cut.wide, triton.next_power_of_2(width)))
         tall = max(1, min(cut.tall * cut.wide // wide, triton.next_power_of_2(height)))
@@ -372,9 +382,24 @@ def weight_gradient(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = Fa
             num_stages=cut.stages,
             **early(dependent, x),
         )
-    out = torch.empty(outer, 9, inner, dtype=x.dtype, device=x.device)
+    return _summed(shares, x.dtype, dependent)
+
+
+def _summed(shares: Tensor, dtype: torch.dtype, dependent: bool) -> Tensor:
+    """``shares`` (programs, C_out, 9, C_in) added up."""
+    out = torch.empty(shares.shape[1:], dtype=dtype, device=shares.device)
     column_sums(shares, out, out[:0], dependent=dependent)
     return out
+
+
+def _split_gradients(behind: Tensor, pixels: Tensor, taps: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """Gradients of x (N, H, W, C_in) and weight (C_out, 9, C_in) from that of the convolution, by float16 terms."""
+    count = pixels.shape[:3].numel()
+    grad, x = scaled_terms(behind, count, plan.dependent), scaled_terms(pixels, count, plan.dependent)
+    # The convolution that takes a gradient back, with weights scaled by what it sums over.
+    opposite = taps.flip(1).permute(2, 1, 0).contiguous()
+    shares = shares_of(grad, x, plan.slice, dependent=plan.dependent)
+    return convolve(grad, opposite, None, plan.patch), _summed(shares, taps.dtype, plan.dependent)
 
 
 def checked_gradient(
@@ -402,23 +427,29 @@ def conv_block_backward(
     saved: Saved,
     *,
     approximate: str = "none",
+    precision: str = "ieee",
     plan: Plan | None = None,
 ) -> Gradients:
     """Gradients of the block's arguments from ``grad`` (N, C_out, H, W), that of its result.
 
     x (N, C_in, H, W), weight (C_out, C_in, 3, 3), γ and β (C_out) as the forward pass had them, ``saved`` as it left
     it; gradients of γ and β are also given where those are None. Sums are float32. bfloat16 and float16 run in these
-    kernels alone; float32's two convolutions are torch's own, as exact as torch is told to be. ``plan`` replaces the
-    first of :func:`candidates`. The bias's gradient is zero: a plane's mean takes the bias away.
+    kernels alone, and so does float32 with ``precision`` "fp16x3"; with any other its two convolutions are torch's own,
+    as exact as torch is told to be. ``plan`` replaces the first of :func:`candidates`. The bias's gradient is zero: a
+    plane's mean takes the bias away.
 
     Raises ``ValueError`` as :func:`checked_gradient` does.
     """
     grad, pixels, taps, gamma, beta = checked_gradient(grad, x, weight, gamma, beta, approximate)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
-    plan = plan or candidates((images, inner, outer, height, width))[0]
+    split = x.dtype == torch.float32 and precision == "fp16x3" and x.numel() > 0
+    plan = plan or candidates((images, inner, outer, height, width), split=split)[0]
     with torch.cuda.device_of(x):
         behind, sums = _behind_convolution(grad, saved, gamma, beta, plan, approximate == "tanh")
-    if x.dtype == torch.float32:
+    if split:
+        back, by_weight = _split_gradients(behind, pixels, taps, plan)
+        back, by_weight = back.permute(0, 3, 1, 2), by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2)
+    elif x.dtype == torch.float32:
         back, by_weight, _ = torch.ops.aten.convolution_backward(
             behind.permute(0, 3, 1, 2), x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
         )

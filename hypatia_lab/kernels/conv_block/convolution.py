@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from hypatia_lab.kernels.conv_block.scaled_terms import scaled_terms
+from hypatia_lab.kernels.conv_block.scaled_terms import Terms, scaled_terms
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, hopper, tiles_of, wait_turn
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def load_patch(
 
 
 @triton.jit
-def _patch_scales(scales, image, row, column, height, width, TALL: tl.constexpr, WIDE: tl.constexpr):
+def patch_scales(scales, image, row, column, height, width, TALL: tl.constexpr, WIDE: tl.constexpr):
     """The scale of each pixel of a patch from a corner on; zeros where there is no image."""
     pixel = tl.arange(0, TALL * WIDE)
     r, q = row + pixel // WIDE, column + pixel % WIDE
@@ -215,7 +215,7 @@ def _convolve(
             # Matrix units cut off what they add, always towards zero: float32's digits want sums of one step's products
             # alone, which are added with rounding to nearest.
             part = tl.zeros_like(total)
-            down = _patch_scales(x_scales, image, r, q, height, width, TALL, WIDE)
+            down = patch_scales(x_scales, image, r, q, height, width, TALL, WIDE)
         if x_small is not None:
             a_small = load_patch(x_small, image, r, q, k, height, width, inner, TALL, WIDE, DEEP, LOAD)
             b_small = _weights(weight_small, tap, k, column, inner, outer, DEEP, COLUMNS, ADJOINT, LOAD)
@@ -320,7 +320,7 @@ def terms(tensor: Tensor, precision: str, dependent: bool) -> tuple[Tensor, Tens
 
 
 def convolve(
-    x: Tensor,
+    x: Tensor | Terms,
     weight: Tensor,
     bias: Tensor | None,
     patch: Patch,
@@ -337,19 +337,21 @@ def convolve(
     By "fp16x3" every pixel of x and every output channel of W is scaled (:mod:`.scaled_terms`). A product is off by at
     most 2⁻²¹ of itself, except by elements below 2⁻¹⁶ of the largest of their pixel or output channel: these are off by
     up to 2⁻³⁹ of that. An infinity or a NaN makes NaN of all it touches, which is what normalising makes of its plane.
-    Raises ``ValueError`` for the ``adjoint`` by "fp16x3": W is not scaled by what that sums over.
+    So it is by terms of x that are there already. Raises ``ValueError`` for the ``adjoint`` by "fp16x3": W is not
+    scaled by what that sums over.
     """
+    split, x = (x, x.large) if isinstance(x, Terms) else (None, x)
     images, height, width, inner = x.shape
     outer = weight.shape[2] if adjoint else weight.shape[0]
-    out = torch.empty(images, height, width, outer, dtype=x.dtype, device=x.device)
+    out = torch.empty(images, height, width, outer, dtype=weight.dtype, device=x.device)
     if out.numel() == 0:
         return out
-    precision = precision if x.dtype == torch.float32 else "ieee"
+    precision = "ieee" if weight.dtype != torch.float32 else "fp16x3" if split else precision
     x_small = weight_small = x_scales = weight_scales = None
     if precision == "fp16x3":
         if adjoint:
             raise ValueError("precision 'fp16x3' has no adjoint: weight is scaled by output channels")
-        x, x_small, x_scales = scaled_terms(x, images * height * width, patch.dependent)
+        x, x_small, x_scales = split or scaled_terms(x, images * height * width, patch.dependent)
         weight, weight_small, weight_scales = scaled_terms(weight, outer, patch.dependent)
     if precision == "bf16x3":
         x, x_small = terms(x, precision, patch.dependent)

@@ -11,7 +11,7 @@ Cores (2022).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
@@ -54,16 +54,24 @@ def _scaled_terms(
     # [/scaled_terms]
 
 
+class Terms(NamedTuple):
+    """A float32 tensor of rows as ``large`` and ``small`` terms in float16, of its shape, and the ``scales`` (rows).
+
+    A row's scale is a power of two: a number is (large + small)·scale, off by at most 2⁻²³ of itself, or by 2⁻³⁹ of its
+    row's largest.
+    """
+
+    large: Tensor
+    small: Tensor
+    scales: Tensor
+
+
 TILE, LONGEST = 2048, 1024
 """Elements that a program holds at once, and those of one row: longer rows are read piece by piece."""
 
 
-def scaled_terms(tensor: Tensor, rows: int, dependent: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """A contiguous float32 ``tensor`` of ``rows`` rows as large and small terms in float16, of its shape, and scales.
-
-    A row's scale, (``rows``) in float32, is a power of two: a number is (large + small)·scale, off by at most 2⁻²³ of
-    itself, or by 2⁻³⁹ of its row's largest. ``dependent``: programmatic dependent launch.
-    """
+def scaled_terms(tensor: Tensor, rows: int, dependent: bool) -> Terms:
+    """Terms of a contiguous float32 ``tensor`` of ``rows`` rows; ``dependent``: programmatic dependent launch."""
     inner = tensor.numel() // rows
     large = torch.empty_like(tensor, dtype=torch.float16)
     small = torch.empty_like(large)
@@ -82,4 +90,4 @@ def scaled_terms(tensor: Tensor, rows: int, dependent: bool) -> tuple[Tensor, Te
             CHUNK=chunk,
             **early(dependent, tensor),
         )
-    return large, small, scales
+    return Terms(large, small, scales)

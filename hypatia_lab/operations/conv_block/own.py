@@ -147,11 +147,13 @@ def conv_block_gradients(
     convolved: torch.Tensor,
     statistics: torch.Tensor,
     approximate: str,
+    precision: str,
     counters: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weight, bias, γ and β from ``grad``, that of y; the rest as :func:`conv_block_fused` left it.
+    """Gradients of x, weight, bias, γ and β from ``grad``, that of y; the rest as :func:`conv_block_fused` had or left.
 
-    Those of x and weight are channels last in memory. ``counters`` as of :func:`conv_block_fused`. Not differentiable.
+    float32's are by torch's own convolutions but with ``precision`` "fp16x3". Those of x and weight are channels last
+    in memory. ``counters`` as of :func:`conv_block_fused`. Not differentiable.
     Raises ``ValueError`` on a misfit, ``RuntimeError`` where nothing was kept.
     """
     if not statistics.numel() and x.shape[0]:
@@ -163,8 +165,9 @@ def conv_block_gradients(
 
         backward = partial(conv_block_backward, counters=counters)
     else:
-        from hypatia_lab.kernels.conv_block.conv_block_backward import conv_block_backward as backward
+        from hypatia_lab.kernels.conv_block.conv_block_backward import conv_block_backward
 
+        backward = partial(conv_block_backward, precision=precision)
     found = backward(grad, x, weight, gamma, beta, Saved(convolved, statistics), approximate=approximate)
     last = torch.channels_last
     return found.x.contiguous(memory_format=last), found.weight.contiguous(memory_format=last), *found[2:]
