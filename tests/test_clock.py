@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from stopwatch import Stopwatch
 
 from hypatia_lab import clock
 from hypatia_lab.bench.turns import Companion
@@ -35,21 +36,6 @@ def timings(
         assert isinstance(timing, Timing), timing
         out[name] = timing
     return out
-
-
-class Stopwatch:
-    """The time of ``hypatia_lab.clock`` in a test: it passes in ``sleep`` alone, however busy the machine is."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    monotonic = perf_counter
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture

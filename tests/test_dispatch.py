@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopwatch import Stopwatch
 
 import hypatia_lab as lab
 from hypatia_lab import dispatch, variants
@@ -54,24 +55,10 @@ def slowed(form: Callable[..., torch.Tensor], seconds: float) -> Callable[..., t
     return slow
 
 
-class Ticking:
-    """The time as only pauses and looks at it make it pass: a busy machine disturbs nothing."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        self.sleep(2e-5)
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Dispatcher]:
     """Linear+ReLU whose eager form takes a while, with forms of the lab's for candidates."""
-    monkeypatch.setattr(dispatch.timer, "time", Ticking())
+    monkeypatch.setattr(dispatch.timer, "time", Stopwatch(2e-5))
 
     def plant(**forms: Callable[..., torch.Tensor]) -> Dispatcher:
         eager = slowed(PLAIN, EAGER_S)
