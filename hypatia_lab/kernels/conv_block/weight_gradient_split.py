@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hypatia_lab.kernels.conv_block.scaled_terms import Terms
 
 
-# [weight_gradient_split]
+# [split]
 @triton.jit
 def _tap(
     total,
@@ -68,10 +68,10 @@ def _tap(
     part = product(a, b_small, part, "ieee", DEVICE)
     part = product(a, b, part, "ieee", DEVICE)  # (2)
     return total + part * most * g_peak * peak  # (3)
-    # [/weight_gradient_split]
+    # [/split]
 
 
-# [weight_gradient_split]
+# [split]
 @triton.jit
 def _weight_gradient_split(
     grad,
@@ -130,7 +130,7 @@ def _weight_gradient_split(
     tl.store(at, left, mask=inside)
     tl.store(at + inner, middle, mask=inside)
     tl.store(at + 2 * inner, right, mask=inside)
-    # [/weight_gradient_split]
+    # [/split]
 
 
 def shares_of(grad: Terms, x: Terms, cut: Slice, *, dependent: bool = False) -> Tensor:

@@ -58,6 +58,7 @@ def _half(exponent, OTHER: tl.constexpr):
     return ((half + 127) << 23).to(tl.float32, bitcast=True)
 
 
+# [mlp_split]
 @triton.jit
 def _split_weights(
     weight1, weight2, weight3, large, small, scales, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
@@ -77,6 +78,7 @@ def _split_weights(
     tl.store(large + (layer * BLOCK + o[:, None]) * BLOCK + i, nearest)
     tl.store(small + (layer * BLOCK + o[:, None]) * BLOCK + i, rest)
     tl.store(scales + layer * BLOCK + o, _half(exponent, 0) * _half(exponent, 1))
+    # [/mlp_split]
 
 
 @triton.jit
