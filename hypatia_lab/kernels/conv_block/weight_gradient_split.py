@@ -61,13 +61,13 @@ def _tap(
     most = tl.where(most > 0, most, 1.0)
     # A product below 2^-24 of the patch's largest is nothing beside it.
     share = (both / most).to(tl.float16)  # (1)
-    a, a_small = g * share[None, :], g_small * share[None, :]
+    a, a_small = g.T * share[None, :], g_small.T * share[None, :]  # (2)
     b = load_patch(x, image, row, column, channel, height, width, inner, TALL, WIDE, COLUMNS, LOAD)
     b_small = load_patch(x_small, image, row, column, channel, height, width, inner, TALL, WIDE, COLUMNS, LOAD)
-    part = product(a_small, b, tl.zeros_like(total), "ieee", DEVICE)
+    part = product(a_small, b, tl.zeros_like(total), "ieee", DEVICE)  # (3)
     part = product(a, b_small, part, "ieee", DEVICE)
-    part = product(a, b, part, "ieee", DEVICE)  # (2)
-    return total + part * most * g_peak * peak  # (3)
+    part = product(a, b, part, "ieee", DEVICE)  # (4)
+    return total + part * most * g_peak * peak  # (5)
     # [/split]
 
 
@@ -107,22 +107,24 @@ def _weight_gradient_split(
     right = tl.zeros((ROWS, COLUMNS), tl.float32)
     for number in range(share, patches, tl.num_programs(0)):
         image, r, q = patch_of(number, height, width, TALL, WIDE)
-        g = load_patch(grad, image, r, q, o, height, width, outer, TALL, WIDE, ROWS, LOAD).T
-        g_small = load_patch(grad_small, image, r, q, o, height, width, outer, TALL, WIDE, ROWS, LOAD).T
+        g = load_patch(grad, image, r, q, o, height, width, outer, TALL, WIDE, ROWS, LOAD)
+        g_small = load_patch(
+            grad_small, image, r, q, o, height, width, outer, TALL, WIDE, ROWS, LOAD
+        )  # fmt: skip
         scales = patch_scales(grad_scales, image, r, q, height, width, TALL, WIDE)
         peak = tl.max(scales, 0)
         g_share, r = scales / peak, r + down - 1
         left = _tap(
-            left, g, g_small, g_share, peak, x, x_small, x_scales, image, r, q - 1, i,
-            height, width, inner, TALL, WIDE, COLUMNS, LOAD, DEVICE,
+            left, g, g_small, g_share, peak, x, x_small, x_scales,
+            image, r, q - 1, i, height, width, inner, TALL, WIDE, COLUMNS, LOAD, DEVICE,
         )  # fmt: skip
         middle = _tap(
-            middle, g, g_small, g_share, peak, x, x_small, x_scales, image, r, q, i,
-            height, width, inner, TALL, WIDE, COLUMNS, LOAD, DEVICE,
+            middle, g, g_small, g_share, peak, x, x_small, x_scales,
+            image, r, q, i, height, width, inner, TALL, WIDE, COLUMNS, LOAD, DEVICE,
         )  # fmt: skip
         right = _tap(
-            right, g, g_small, g_share, peak, x, x_small, x_scales, image, r, q + 1, i,
-            height, width, inner, TALL, WIDE, COLUMNS, LOAD, DEVICE,
+            right, g, g_small, g_share, peak, x, x_small, x_scales,
+            image, r, q + 1, i, height, width, inner, TALL, WIDE, COLUMNS, LOAD, DEVICE,
         )  # fmt: skip
     row, column = o + tl.arange(0, ROWS)[:, None], i + tl.arange(0, COLUMNS)[None, :]
     inside = (row < outer) & (column < inner)
