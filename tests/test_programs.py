@@ -150,7 +150,7 @@ def shell(folder: Path, limit_s: float = 30.0, emit: Any = lambda *given, **more
     here = program.Shell(WORK, "author_v1", "cpu", 0, scratch, due, (str(folder / "upstream"),), emit)
     yield here
     here.close()
-    assert nothing_left(folder, 0)
+    assert left(folder, 0) == []
 
 
 def test_what_is_switched_reaches_the_program_and_the_record(tmp_path):
@@ -189,9 +189,14 @@ def soon(there: Callable[[], bool], seconds: float) -> bool:
     return there()
 
 
-def nothing_left(folder: Path, wait_s: float = 10.0) -> bool:
-    """Whether no process of a program and no folder is left, if need be after a moment."""
-    return soon(lambda: not alive(folder) and not list((folder / "tmp").iterdir()), wait_s)
+def left(folder: Path, wait_s: float = 30.0) -> list[str]:
+    """Processes of a program and folders made for it that are left, if need be after a moment."""
+
+    def found() -> list[str]:
+        return [*alive(folder), *map(str, (folder / "tmp").glob("hypatia-*"))]
+
+    soon(lambda: not found(), wait_s)
+    return found()
 
 
 def ended(folder: Path, *given: object, limit_s: float = 30.0, **more: Any) -> Ended:
@@ -295,7 +300,7 @@ def test_when_whoever_asked_is_killed_nothing_is_left(tmp_path):
     with subprocess.Popen([sys.executable, "-c", PARENT, *given]) as parent:
         assert soon(lambda: sum("sleep 600" in line for line in alive(tmp_path)) >= 2, 20)
         parent.send_signal(signal.SIGKILL)
-    assert nothing_left(tmp_path)
+    assert left(tmp_path) == []
 
 
 def test_a_figure_that_is_not_printed_or_is_none_says_so():
@@ -350,12 +355,12 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
         first = call(*given)
     programs._DECLARED.clear()  # as in another process
     assert (first.code, started) == (130, ["hypatia_lab.bench.cells", "hypatia_lab.strangers.programs"])
-    assert nothing_left(tmp_path)
+    assert left(tmp_path) == []
     assert "box/author_example" not in recorded(store)
     second = call(*given)
     assert (second.code, started[2:]) == (1, ["hypatia_lab.strangers.programs"])
     assert (tmp_path / "runs").read_text() == "x", "what was finished ran again"
-    assert nothing_left(tmp_path, 0)
+    assert left(tmp_path, 0) == []
     assert recorded(store) == ["box/author_example", "box/ceilings"]
 
     (found,) = records.load(store, experiments=["author_example"])

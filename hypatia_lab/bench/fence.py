@@ -172,7 +172,8 @@ class _Keeper:
             if child is None or child.returncode is not None or self.stopped:
                 due = math.inf
                 continue
-            print(flush=True)  # a sign of life
+            with contextlib.suppress(BrokenPipeError):  # whoever asked has just died, as the next look tells
+                print(flush=True)  # a sign of life
             if time.monotonic() >= due:
                 self.stopped = ("timeout", f"the program had not ended after {self.plan['limit_s']:.3g} s")
             elif self.output.stat().st_size > MAX_OUTPUT:
