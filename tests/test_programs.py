@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import signal
@@ -301,6 +302,30 @@ def test_when_whoever_asked_is_killed_nothing_is_left(tmp_path):
         assert soon(lambda: sum("sleep 600" in line for line in alive(tmp_path)) >= 2, 20)
         parent.send_signal(signal.SIGKILL)
     assert left(tmp_path) == []
+
+
+def test_a_keeper_whose_signs_of_life_nobody_hears_leaves_nothing_either(tmp_path):
+    with shell(tmp_path):
+        pass
+    plan = {"command": [*map(str, tool(tmp_path, "hangs"))], "env": {}, "limit_s": 60.0, "fence": False}
+    plan |= {"writes": [], "watched": [], "spared": []}
+    hears, says = os.pipe()
+    keeper = subprocess.Popen(
+        sessions.python("hypatia_lab.bench.fence"), stdin=subprocess.PIPE, stdout=says, stderr=subprocess.DEVNULL
+    )
+    assert keeper.stdin is not None
+    try:
+        for end in (hears, says):
+            os.close(end)
+        keeper.stdin.write(json.dumps(plan).encode() + b"\n")
+        keeper.stdin.flush()
+        assert soon(lambda: sum("sleep 600" in line for line in alive(tmp_path)) >= 2, 20)
+        time.sleep(2 * fence.BEAT_S)
+        keeper.stdin.close()
+        assert left(tmp_path, 10) == []
+    finally:
+        keeper.kill()
+        keeper.wait()
 
 
 def test_a_figure_that_is_not_printed_or_is_none_says_so():
