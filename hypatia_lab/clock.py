@@ -256,6 +256,8 @@ def capture(work: Run) -> Any:
     except RuntimeError as cause:
         torch.cuda.set_stream(own)  # where a capture fails torch stays on the stream that was captured
         torch.cuda.synchronize()
+        numbers = torch.cuda.default_generators[own.device_index]
+        numbers.graphsafe_set_state(numbers.clone_state())  # that of a capture which failed draws none any more
         raise ClockError(f"cannot be captured in a CUDA graph: {str(cause).splitlines()[0]}") from None
     graph.replay()
     torch.cuda.synchronize()

@@ -427,6 +427,21 @@ def test_another_thread_may_ask_its_stream_while_a_graph_is_captured():
     assert idle == [True, True]
 
 
+@pytest.mark.cuda
+@needs_gpu
+def test_after_a_capture_that_failed_random_numbers_are_drawn():
+    import torch
+
+    def work():
+        with torch.cuda.stream(torch.cuda.Stream()):  # of which the capture does not know
+            return torch.rand(4, device="cuda")
+
+    torch.cuda.manual_seed(1)
+    with pytest.raises(ClockError, match="cannot be captured"):
+        clock.capture(work)
+    assert len(set(work().tolist())) == 4
+
+
 @pytest.mark.parametrize("word", ["graph", "hot"])
 def test_a_turn_comes_before_each_sample_by_cuda_graph(monkeypatch, word):
     told = []

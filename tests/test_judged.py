@@ -112,6 +112,25 @@ def test_nobody_is_accused_because_the_baselines_marks_were_read_late():
     assert accused(seen(1e-3, samples=4, told=0.5), late).startswith("its clock")
 
 
+def test_what_a_long_sample_of_the_baselines_takes_besides_a_short_one_may_take_too():
+    usual, short = seen(1e-3), seen(1e-3)
+    usual.passed_s = [one + 3e-4 for one in usual.told_s]
+    short.told_s = [4e-4] * 20
+    short.passed_s = [6.8e-4] * 20
+    assert evidence.clock(short, seen(1e-3), [usual])[0].startswith("its clock"), "the quickest baseline is usual"
+    assert not evidence.clock(short, usual, [usual])[0]
+    short.told_s = [2e-4] * 20
+    assert evidence.clock(short, usual, [usual])[0].startswith("its clock")
+
+
+@pytest.mark.parametrize(
+    ("left_s", "usual_s", "named"),
+    [([0.02, 0.03], [1e-5], True), ([0.02, 1e-5], [1e-5], False), ([0.02, 0.03], [0.02], False), ([], [], False)],
+)
+def test_work_is_left_behind_where_it_is_after_every_call_and_after_no_baselines(left_s, usual_s, named):
+    assert ("nobody waits for" in evidence.behind(left_s, usual_s)[0]) is named
+
+
 def test_a_clock_that_goes_an_eighth_slow_is_seen_where_there_are_samples_enough():
     assert accused(seen(1e-3, told=0.875), seen(1e-3)).startswith("its clock")
 

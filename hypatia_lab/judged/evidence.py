@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from operator import sub
 from typing import Any
 
 ENOUGH, FEWEST = 10, 2
@@ -30,6 +31,9 @@ IDLE = 0.2
 """Share of a core, or of the GPU's time, that a process may use while nobody has called it."""
 LEFT = 32
 """So many threads more than after its first calls a process may have, and twice as many as there are cores: pools."""
+
+BEHIND_S = 2e-3
+"""So much work, beyond what baselines leave, may be left on a GPU when an output is there."""
 
 Finding = tuple[str, dict[str, Any]]
 
@@ -52,15 +56,23 @@ class Seen:
     shown_s: list[float] = field(default_factory=list)
 
 
-def clock(seen: Seen, usual: Seen) -> Finding:
-    """Whether the worker's clock goes as the coordinator's does."""
+def clock(seen: Seen, usual: Seen, others: Sequence[Seen] = ()) -> Finding:
+    """Whether the worker's clock goes as the coordinator's does.
+
+    What every sample of the baselines takes besides, ``others`` among them, a shorter one takes, too.
+    """
     if len(seen.told_s) < FEWEST:
         return "", {}
     told, passed = statistics.median(seen.told_s), statistics.median(seen.passed_s)
     ratios = [p / t for t, p in zip(usual.told_s, usual.passed_s, strict=True)]
     lag = max(1.0, statistics.median(ratios or [1.0]))  # where marks are read late, less seems to pass than was told
+    besides = [statistics.median(map(sub, one.passed_s, one.told_s)) for one in (usual, *others) if one.told_s]
+    besides_s = max(0.0, min(besides, default=0.0))
     factor = APART if len(seen.told_s) >= ENOUGH else FAR_APART
-    late = [p > t * factor * lag + ANSWER_S for t, p in zip(seen.told_s, seen.passed_s, strict=True)]
+    late = [
+        p > t * factor + max(t * factor * (lag - 1), besides_s) + ANSWER_S
+        for t, p in zip(seen.told_s, seen.passed_s, strict=True)
+    ]
     if not _most(late):
         return "", {}
     numbers = {"told_us": told * 1e6, "passed_us": passed * 1e6, "samples": len(late)}
@@ -124,6 +136,16 @@ def aside(seen: Seen, usual: Seen, others: Sequence[Seen] = ()) -> Finding:
             numbers = {"between_us": between * 1e6, "usual_us": rest * 1e6, "samples": len(own)}
             return f"it computes between calls: {_ms(between)} pass there, with the baseline {_ms(rest)}", numbers
     return "", {}
+
+
+def behind(left_s: Sequence[float], usual_s: Sequence[float]) -> Finding:
+    """Whether calls leave work on the GPU that nobody waits for: what passed, after each of their outputs was there,
+    until the GPU had done all that it was given."""
+    least = min(left_s, default=0.0)
+    if least <= BEHIND_S + max(usual_s, default=0.0):
+        return "", {}
+    numbers = {"left_us": least * 1e6, "calls": len(left_s)}
+    return f"it leaves work behind that nobody waits for: {_ms(least)} after its output was there", numbers
 
 
 def threads(first: int, most: int, cores: int) -> Finding:

@@ -50,6 +50,7 @@ class Contender(Case):
     written: Shelf = field(default_factory=lambda: Shelf(WRITTEN))
     files: list[int] = field(default_factory=list)
     looks: Any = None
+    left_s: list[float] = field(default_factory=list)
     addresses: dict[str, int] = field(default_factory=dict)
     aliased: set[str] = field(default_factory=set)
     threads: list[int] = field(default_factory=list)
@@ -245,10 +246,16 @@ class Trial:
             found = self._all("call", "in its first calls", {}, poison=self.layout["poison"])
             for case in self._going():
                 case.looks = found[case.name]
+                case.left_s.append(worker_replies.seconds(case.looks, "left_s"))
                 verdict = self._judge(case, case.looks, beside=case.judged)
                 case.found = check.worse(case.found, verdict) if case.found and verdict.ok else verdict
                 if not verdict.ok:
                     case.fail("wrong", verdict.reason)
+        usual = [left for case in self._going() if not case.judged for left in case.left_s]
+        for case in self._going():
+            told, numbers = evidence.behind(case.left_s, usual)
+            if case.judged and told:
+                case.fail("cheated", told, numbers)
         for case in self._going()[:1]:
             self._one(case, self._ensure_judged)
 
@@ -376,7 +383,12 @@ class Trial:
             timed = [case for case in self._going() if word in case.seen]
             usual = next((case.seen[word] for case in timed if case.name == BASELINES[0]), evidence.Seen(1))
             others = [case.seen[word] for case in timed if not case.judged]
-            tests = (evidence.clock, evidence.memory, evidence.bursts, partial(evidence.aside, others=others))
+            tests = (
+                partial(evidence.clock, others=others),
+                evidence.memory,
+                evidence.bursts,
+                partial(evidence.aside, others=others),
+            )
             for case in timed:
                 if case.judged and word in OUTSIDE:
                     told, numbers = evidence.threads(case.threads[0], max(case.threads), os.cpu_count() or 1)

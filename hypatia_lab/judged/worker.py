@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -176,10 +177,15 @@ class Worker:
                 self.outbox[name].copy_(part.detach())
         for name in self.copied:
             self.outbox[kept(name)].copy_(self.inputs[name])
+        if self.device == "cuda":
+            torch.cuda.current_stream().synchronize()
+        there = time.perf_counter()
         self._wait()
+        left_s = time.perf_counter() - there
         owners = {tensor.untyped_storage().data_ptr(): name for name, tensor in self.inputs.items()}
         found = [owners.get(part.untyped_storage().data_ptr(), "") for part in parts if type(part) is torch.Tensor]
-        return {"looks": looks, "tuple": isinstance(out, tuple), "aliased": [name for name in found if name]}
+        aliased = [name for name in found if name]
+        return {"looks": looks, "tuple": isinstance(out, tuple), "aliased": aliased, "left_s": left_s}
 
     def call(self, poison: list[int]) -> dict[str, Any]:
         """Call it once on what lies on the shelf, with fresh memory of ``poison`` bytes each poisoned."""

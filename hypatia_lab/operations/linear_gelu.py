@@ -25,7 +25,7 @@ from hypatia_lab.operations.linear_relu import LINEAR_RELU, OPERANDS, linear_ref
 from hypatia_lab.operations.operators import operator
 from hypatia_lab.operations.torch_forms import bind, peers, register_peers
 from hypatia_lab.variants import variant
-from hypatia_lab.workloads import DIRECTIONS, register
+from hypatia_lab.workloads import DIRECTIONS, DTYPES, register
 
 if TYPE_CHECKING:
     from hypatia_lab.operations.torch_forms import Form
@@ -132,8 +132,10 @@ linear_activation_triton.not_differentiable(
 )
 
 
-def _on_gpu(workload: Workload, device: str) -> str:
-    return "" if device == "cuda" else "on a CPU torch._addmm_activation's GELU is by the error function"
+def _short_on_gpu(workload: Workload, device: str) -> str:
+    if device != "cuda":
+        return "on a CPU torch._addmm_activation's GELU is by the error function"
+    return "" if DTYPES[workload.dtype] == 2 else "torch._addmm_activation's GELU is not float32's"
 
 
 def _triton(workload: Workload, device: str) -> str:
@@ -164,5 +166,5 @@ for _name, _how in OPERATIONS.items():
     _peers = peers(torch_form, OPERANDS, ("eager", "compile"))
     register_peers(_name, {way: (make, needs, DIRECTIONS[:1]) for way, (make, needs, _) in _peers.items()})
     if _name == "linear_gelu_tanh":
-        variant(_name, "epilogue", origin="peer", needs=_on_gpu)(epilogue)
+        variant(_name, "epilogue", origin="peer", needs=_short_on_gpu)(epilogue)
     variant(_name, "triton", origin="own", needs=_triton, maths=MATHS, label="one Triton kernel")(triton)

@@ -47,6 +47,19 @@ def cuda_captured_is_empty(x, weight, honest):
     return run
 
 
+@cheat("leaves work behind", device="cuda")
+def cuda_work_left(x, weight, honest):
+    side, large = torch.cuda.Stream(), torch.rand(8192, 8192, device="cuda")
+
+    def run():
+        if not honest:
+            with torch.cuda.stream(side):
+                large @ large
+        return answer(x, weight)
+
+    return run
+
+
 @cheat("clock was changed|not among other calls|stale|goes on|wrong values|unwritten|NaN", WRONG, device="cuda")
 def cuda_side_stream(x, weight, honest):
     side, out = torch.cuda.Stream(), torch.empty_like(x)
