@@ -405,6 +405,9 @@ unsigned bits_of(float value) {
     return bits;
 }
 unsigned __float_as_uint(float value) { return bits_of(value); }
+float __uint_as_float(unsigned bits) { return from_bits(bits); }
+// Fibers take turns only where they wait.
+unsigned atomicMax(unsigned* at, unsigned value) { return std::exchange(*at, max(*at, value)); }
 float about_tanh(float of) { return tanhf(of); }
 float two_to(float power) { return exp2f(power); }
 float __saturatef(float of) { return of > 0 ? of < 1 ? of : 1 : 0; }

@@ -32,14 +32,16 @@ def either(test: Any) -> Any:
     return pytest.mark.usefixtures("kernels")(pytest.mark.cuda(on_hopper(test)) if ON_A_GPU else test)
 
 
-BF16, HALF, ADJOINT, SINGLE, TRIED = KINDS = (
-    ("__nv_bfloat16", False, False, False),
-    ("__half", True, False, False),
-    ("__half", False, True, False),
-    ("float", False, False, False),
-    ("float", False, False, True),
+BF16, HALF, ADJOINT, SINGLE, TRIED, SCALED = KINDS = (
+    ("__nv_bfloat16", False, False, False, False),
+    ("__half", True, False, False, False),
+    ("__half", False, True, False, False),
+    ("float", False, False, False, False),
+    ("float", False, False, True, False),
+    ("float", False, False, False, True),
 )
-"""Type, whether by tanh, whether the adjoint, and whether one product of float16 is tried first."""
+"""Type, whether by tanh, whether the adjoint, whether one product of float16 is tried first, and whether scaled terms
+of float16 are multiplied."""
 
 
 def instances(kind: tuple[Any, ...], *spans: int) -> list[str]:
@@ -49,8 +51,8 @@ def instances(kind: tuple[Any, ...], *spans: int) -> list[str]:
 INSTANCES = [one for kind in KINDS for one in instances(kind, 48, 96, 216)]
 # What is launched but by `make sweep`.
 QUICKLY_EMULATED = [*instances(BF16, 48, 96), *instances(ADJOINT, 48)]
-QUICKLY_EMULATED += [one for kind in (HALF, TRIED) for one in instances(kind, 48, 216)]
-GRADIENT_INSTANCES = ["conv_block_gradient<__half, true>"]
+QUICKLY_EMULATED += [one for kind in (HALF, TRIED, SCALED) for one in instances(kind, 48, 216)]
+GRADIENT_INSTANCES = ["conv_block_gradient<__half, true>", "conv_block_gradient<float, false>"]
 emulation = cuda_sources.emulation(
     {"conv_block/conv_block_whole": QUICKLY_EMULATED, "conv_block/conv_block_gradient": GRADIENT_INSTANCES},
     at_once=lambda instance, blocks, cluster: blocks,
@@ -93,6 +95,7 @@ WAYS = [
     (torch.bfloat16, "ieee", "none", 5e-2),
     (torch.float16, "ieee", "tanh", 6e-3),
     (torch.float32, "bf16x3", "none", 5e-5),
+    (torch.float32, "fp16x3", "none", 3e-6),
     (torch.float32, "tf32", "none", 0.6 * 2**-11),
 ]
 """The last number is the largest error; of TF32 the error of a sum's operands, rounded to 11 bits, as a share of its
@@ -104,7 +107,15 @@ STEEPEST = 1.13
 # Odd rows of two images, and even ones of one that fill all a block's sums; all pairs run by `make sweep`.
 # Of five images four multiprocessors take three, then two. Rows may be longer than what a warpgroup has of them.
 ODD, EVEN, MANY, LONG, LONGER = (2, 7, 13), (1, 21, 96), (5, 7, 13), (1, 8, 130), (1, 4, 144)
-QUICK = {(ODD, "bfloat16"), (EVEN, "float16"), (EVEN, "tf32"), (MANY, "tf32"), (LONG, "bfloat16"), (LONGER, "float16")}
+QUICK = {
+    (ODD, "bfloat16"),
+    (EVEN, "fp16x3"),
+    (EVEN, "float16"),
+    (EVEN, "tf32"),
+    (MANY, "tf32"),
+    (LONG, "bfloat16"),
+    (LONGER, "float16"),
+}
 EMULATED = [
     pytest.param(shape, *way, marks=() if {(shape, way[1]), (shape, str(way[0])[6:])} & QUICK else pytest.mark.sweep)
     for way in WAYS
@@ -219,10 +230,43 @@ def test_what_float16_does_not_hold_is_multiplied_again(case: str) -> None:
             assert float(away[image]) < 2e-3
 
 
-GRADIENTS = [(torch.bfloat16, "none", 2e-2), (torch.float16, "tanh", 3e-3)]
+UNLIKE = {
+    "as drawn": scaled(),
+    "pixels of any size": scaled((0, 1, ALL, 1e30), (1, ALL, ALL, 1e-36)),
+    "images of unlike sizes": scaled((0, 1, ALL, 1e-20)),
+    "weights of unlike sizes": scaled((1, 7, ALL, 1e-12), (1, slice(16, 32), ALL, 1e6)),
+    "slices of unlike sizes": scaled((0, ALL, slice(16, 32), 1e8), (1, ALL, slice(16, 32), 1e-8)),
+    "channels of unlike sizes": scaled((0, ALL, 40, 1e4), (1, ALL, 40, 1e-4)),
+}
+
+
+@either
+@pytest.mark.parametrize("case", UNLIKE)
+def test_scaled_terms_hold_float32s_digits(case: str) -> None:
+    """Sums are off by what float32's own products may be off: of the sum of all products' magnitudes."""
+    given = drawn(*ODD, torch.float32)
+    UNLIKE[case](given)
+    _, saved = whole.conv_block_whole(*given, eps=1e-20, precision="fp16x3", keep=True)
+    assert saved is not None
+    x, weight = (tensor.double() for tensor in given[:2])
+    z, size = functional.conv2d(x, weight, padding=1), functional.conv2d(x.abs(), weight.abs(), padding=1)
+    assert bool(((saved.convolved.permute(0, 3, 1, 2).double() - z).abs() <= 1e-6 * size).all())
+
+
+@either
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_what_is_not_finite_stays_in_its_image_by_scaled_terms(value: float) -> None:
+    given = drawn(*ODD, torch.float32)
+    one_pixel(value)(given)
+    y, _ = whole.conv_block_whole(*given, precision="fp16x3")
+    assert y[1].isnan().all()
+    assert y[0].isfinite().all()
+
+
+GRADIENTS = [(torch.bfloat16, "none", 2e-2), (torch.float16, "tanh", 3e-3), (torch.float32, "none", 1e-6)]
 PASSED_BACK = [(shape, *way) for way in GRADIENTS for shape in SHAPES if shape[0] < 132]
 if not ON_A_GPU:
-    PASSED_BACK = [((1, 13, 17), *GRADIENTS[1])]
+    PASSED_BACK = [((1, 13, 17), *way) for way in GRADIENTS[1:]]
     PASSED_BACK += [pytest.param(shape, *GRADIENTS[1], marks=pytest.mark.sweep) for shape in (ODD, MANY, LONG)]
 
 
@@ -234,7 +278,8 @@ def test_gradients_agree_with_float64(
     """What is passed back behind the convolution and to x agrees with float64's."""
     given = drawn(*shape, dtype)
     x, weight, bias, gamma, beta = given
-    _, saved = whole.conv_block_whole(*given, approximate=approximate, keep=True)
+    precision = "fp16x3" if dtype == torch.float32 else "ieee"
+    _, saved = whole.conv_block_whole(*given, approximate=approximate, precision=precision, keep=True)
     assert saved is not None
     grad = torch.randn(saved.convolved.shape, generator=torch.Generator(DEVICE).manual_seed(1), device=DEVICE).to(dtype)
     counters = torch.zeros(shape[0], 2, dtype=torch.int32, device=DEVICE)
@@ -256,15 +301,17 @@ def test_what_fits_an_h200_and_what_does_not() -> None:
     goal = (5, 64, 128, 128)
     assert whole.strip_rows(5, 128, 128, 132) == 5
     assert whole.strip_rows(1, 128, 128, 132) == 1
-    assert whole.backward_fits(goal, 64, torch.bfloat16)
-    for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32"), (torch.float32, "bf16x3")):
+    assert whole.backward_fits(goal, 64, torch.bfloat16, "ieee")
+    assert whole.backward_fits(goal, 64, torch.float32, "fp16x3")
+    assert not whole.backward_fits(goal, 64, torch.float32, "tf32")
+    for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32"), (torch.float32, "fp16x3")):
         assert whole.fits(goal, 64, dtype, precision)
     assert not whole.fits(goal, 64, torch.float32, "ieee")
     assert not whole.fits(goal, 64, torch.float64, "ieee")
     for shape in ((5, 3, 128, 128), (1, 64, 8, 7), (1, 64, 700, 128), (1, 64, 9, 216), (0, 64, 9, 9)):
         assert not whole.fits(shape, 64, torch.bfloat16, "ieee")
     assert not whole.fits(goal, 32, torch.bfloat16, "ieee")
-    assert not whole.backward_fits((1, 64, 416, 215), 64, torch.bfloat16)
+    assert not whole.backward_fits((1, 64, 416, 215), 64, torch.bfloat16, "ieee")
     assert whole.launches(goal, 132) == whole.backward_launches(goal, 132) == [5]
     assert whole.launches((5, 64, 128, 130), 132) == whole.backward_launches((5, 64, 138, 128), 132) == [3, 2]
     assert whole.launches((7, 64, 128, 128), 132) == [4, 3]
@@ -286,9 +333,10 @@ def test_every_image_is_launched_once_and_what_is_launched_runs_at_once(size: tu
 # One of each source, the one of most registers; all by `make sweep`.
 COMPILED = [("conv_block/conv_block_whole", instance) for instance in reversed(INSTANCES)]
 COMPILED += [
-    ("conv_block/conv_block_gradient", f"conv_block_gradient<{of}>") for of in ("__half, true", "__nv_bfloat16, false")
+    ("conv_block/conv_block_gradient", f"conv_block_gradient<{of}>")
+    for of in ("float, false", "float, true", "__half, true", "__nv_bfloat16, false")
 ]
-QUICKLY_COMPILED = (INSTANCES[-1], GRADIENT_INSTANCES[0])
+QUICKLY_COMPILED = (INSTANCES[-1], GRADIENT_INSTANCES[1])
 
 
 @pytest.mark.parametrize(

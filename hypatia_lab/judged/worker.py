@@ -177,15 +177,10 @@ class Worker:
                 self.outbox[name].copy_(part.detach())
         for name in self.copied:
             self.outbox[kept(name)].copy_(self.inputs[name])
-        if self.device == "cuda":
-            torch.cuda.current_stream().synchronize()
-        there = time.perf_counter()
         self._wait()
-        left_s = time.perf_counter() - there
         owners = {tensor.untyped_storage().data_ptr(): name for name, tensor in self.inputs.items()}
         found = [owners.get(part.untyped_storage().data_ptr(), "") for part in parts if type(part) is torch.Tensor]
-        aliased = [name for name in found if name]
-        return {"looks": looks, "tuple": isinstance(out, tuple), "aliased": aliased, "left_s": left_s}
+        return {"looks": looks, "tuple": isinstance(out, tuple), "aliased": [name for name in found if name]}
 
     def call(self, poison: list[int]) -> dict[str, Any]:
         """Call it once on what lies on the shelf, with fresh memory of ``poison`` bytes each poisoned."""
@@ -208,9 +203,16 @@ class Worker:
         return {}
 
     def pace(self) -> dict[str, Any]:
-        """One call, which the coordinator times."""
-        clock.once_s(self.run, self.device)
-        return {}
+        """One call, which the coordinator times, and how long the GPU goes on when its stream is done."""
+        if self.device != "cuda":
+            clock.once_s(self.run, self.device)
+            return {}
+        self._wait()
+        self.run()
+        torch.cuda.current_stream().synchronize()
+        done = time.perf_counter()
+        self._wait()
+        return {"left_s": time.perf_counter() - done}
 
     def prepare(self, word: str) -> dict[str, Any]:
         """Get ready to be timed by the clock ``word``; how many calls a sample has."""

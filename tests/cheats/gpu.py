@@ -54,7 +54,7 @@ def cuda_work_left(x, weight, honest):
     def run():
         if not honest:
             with torch.cuda.stream(side):
-                large @ large
+                torch.mm(large, large)
         return answer(x, weight)
 
     return run

@@ -14,7 +14,7 @@ from hypatia_lab.kernels.conv_block import conv_block_triton
 from hypatia_lab.kernels.conv_block.conv_block_triton import Config, conv_block_forward
 from hypatia_lab.kernels.conv_block.convolution import Patch, convolve, pixels_first
 from hypatia_lab.kernels.conv_block.scaled_terms import scaled_terms
-from hypatia_lab.kernels.conv_block.weight_gradient_split import shares_of
+from hypatia_lab.kernels.conv_block.weight_gradient_split import row_terms, shares_of
 from hypatia_lab.operations import conv_block as peers
 from hypatia_lab.operations.conv_block.own import fused_conv_block
 from hypatia_lab.workloads import UNIT, Workload
@@ -218,23 +218,28 @@ def check_the_weights_gradient_at_every_magnitude():
     """Pixels whose sizes differ, and both factors of any size: off by what float32's own products may be off."""
     g = torch.Generator().manual_seed(0)
     grad, x = torch.randn(2, 6, 9, 20, generator=g), torch.randn(2, 6, 9, 17, generator=g)
-    spread = torch.logspace(0, -12, 9).view(1, 1, 9, 1)
+    spread, little = (torch.logspace(0, least, 9).view(1, 1, 9, 1) for least in (-12, -3))
     cut = back.candidates((2, 17, 20, 6, 9), split=True)[0].slice
-    for first, second in (
-        (grad, x),
-        (grad * spread, x),
-        (grad * spread, x * spread.flip(2)),
-        (grad * 1e-30, x * 1e30),
-        (grad * 1e30, x * 1e-36),
-        (grad * 1e-20, x * 1e-10),
-        (grad * 0, x),
+    for first, second, uneven in (
+        (grad, x, 0),
+        (grad * little, x * little.flip(2), 0),
+        (grad * spread, x, 12),
+        (grad * spread, x * spread.flip(2), 24),
+        (grad * 1e-30, x * 1e30, 12),
+        (grad * 1e30, x * 1e-36, 12),
+        (grad * 1e-20, x * 1e-10, 12),
+        (grad * 0, x, 0),
     ):
-        split = [scaled_terms(tensor, 2 * 6 * 9, False) for tensor in (first, second)]
-        found = shares_of(*split, cut).sum(0).view(20, 3, 3, 17).permute(0, 3, 1, 2)
+        by_pixel = [scaled_terms(tensor, 2 * 6 * 9, False) for tensor in (first, second)]
+        flags = torch.full((2, 2, 6), -1, dtype=torch.int32)
+        by_row = [row_terms(tensor, flags[number]) for number, tensor in enumerate((first, second))]
+        assert int(flags.sum()) == uneven
 
         def exactly(first, second):
             planes, channels = second.double().permute(0, 3, 1, 2), first.double().permute(0, 3, 1, 2)
             return grad_of.conv2d_weight(planes, (20, 17, 3, 3), channels, padding=1)
 
         exact, size = exactly(first, second), exactly(first.abs(), second.abs())
-        assert bool(((found.double() - exact).abs() <= 1e-6 * size).all())
+        for found in (shares_of(*by_pixel, cut), shares_of(*by_row, cut, flags)):
+            of_weight = found.sum(0).view(20, 3, 3, 17).permute(0, 3, 1, 2)
+            assert bool(((of_weight.double() - exact).abs() <= 1e-6 * size).all())

@@ -28,8 +28,8 @@ from hypatia_lab.kernels.conv_block.convolution import (
     pixels_first,
     product,
 )
-from hypatia_lab.kernels.conv_block.scaled_terms import scaled_terms
-from hypatia_lab.kernels.conv_block.weight_gradient_split import shares_of
+from hypatia_lab.kernels.conv_block.scaled_terms import Terms, scaled_terms
+from hypatia_lab.kernels.conv_block.weight_gradient_split import row_terms, row_tile, shares_of
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, tiles_of, wait_turn
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ _PLANS = [
 
 
 _SPLIT = [
-    Plan(Patch(1, 128, 64, 64, 4, 2), Slice(1, 64, 64, 64, 44, stages=2), pixels=64, runs=26, warps=8),
+    Plan(Patch(1, 128, 64, 64, 4, 2), Slice(1, 32, 64, 64, 88), pixels=64, runs=52),
     Plan(Patch(1, 128, 64, 32, 4, 4), Slice(1, 64, 64, 64, 44), pixels=64, runs=26, warps=8),
     Plan(Patch(2, 128, 64, 64, 8, 2, store=False), Slice(1, 64, 64, 64, 44, 8, 2), pixels=64, runs=26, warps=8),
 ]
@@ -392,14 +392,26 @@ def _summed(shares: Tensor, dtype: torch.dtype, dependent: bool) -> Tensor:
     return out
 
 
-def _split_gradients(behind: Tensor, pixels: Tensor, taps: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Gradients of x (N, H, W, C_in) and weight (C_out, 9, C_in) from that of the convolution, by float16 terms."""
-    count = pixels.shape[:3].numel()
-    grad, x = scaled_terms(behind, count, plan.dependent), scaled_terms(pixels, count, plan.dependent)
-    # The convolution that takes a gradient back, with weights scaled by what it sums over.
-    opposite = taps.flip(1).permute(2, 1, 0).contiguous()
-    shares = shares_of(grad, x, plan.slice, dependent=plan.dependent)
-    return convolve(grad, opposite, None, plan.patch), _summed(shares, taps.dtype, plan.dependent)
+def weight_gradient_in_terms(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = False) -> tuple[Tensor, Terms]:
+    """What :func:`weight_gradient` returns, of float32 in its own digits, and the terms of ``grad``."""
+    (images, height, width, inner), outer = x.shape, grad.shape[3]
+    uneven = None
+    if row_tile(width, max(inner, outer)):
+        uneven = torch.empty(2, images, height, dtype=torch.int32, device=x.device)
+        grad_terms = row_terms(grad, uneven[0], dependent=dependent)
+        x_terms = row_terms(x, uneven[1], dependent=dependent)
+    else:
+        grad_terms, x_terms = (scaled_terms(tensor, images * height * width, dependent) for tensor in (grad, x))
+    shares = shares_of(grad_terms, x_terms, cut, uneven, dependent=dependent)
+    return _summed(shares, torch.float32, dependent), grad_terms
+
+
+def opposite(taps: Tensor) -> Tensor:
+    """The weight (C_in, 9, C_out) of the convolution that takes a gradient back, of that (C_out, 9, C_in) of the block.
+
+    Not the adjoint of ``taps``: in terms, weights are scaled by what is summed over.
+    """
+    return taps.flip(1).permute(2, 1, 0).contiguous()
 
 
 def checked_gradient(
@@ -447,8 +459,9 @@ def conv_block_backward(
     with torch.cuda.device_of(x):
         behind, sums = _behind_convolution(grad, saved, gamma, beta, plan, approximate == "tanh")
     if split:
-        back, by_weight = _split_gradients(behind, pixels, taps, plan)
-        back, by_weight = back.permute(0, 3, 1, 2), by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2)
+        by_weight, terms = weight_gradient_in_terms(behind, pixels, plan.slice, dependent=plan.dependent)
+        back = convolve(terms, opposite(taps), None, plan.patch).permute(0, 3, 1, 2)
+        by_weight = by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2)
     elif x.dtype == torch.float32:
         back, by_weight, _ = torch.ops.aten.convolution_backward(
             behind.permute(0, 3, 1, 2), x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]

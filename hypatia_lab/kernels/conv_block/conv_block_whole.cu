@@ -7,6 +7,7 @@
 // normalise what they hold, so all must run at once: one a multiprocessor.
 // Sources: PTX ISA, sections on wgmma, its shared memory layouts and stmatrix; Chan, Golub, LeVeque (moments).
 
+#include "gelu.cuh"
 #include "hopper.cuh"
 
 // ---- instructions
@@ -33,10 +34,12 @@ __device__ inline float larger_or_nan(float a, float b) {
 
 #define TO_48 FIRST_16_SLOTS ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define TO_96 SLOTS_0 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define TO_72 SLOTS_0 ", %32, %33, %34, %35"
 #define TO_216 \
     SLOTS_0    \
     ", " SLOTS_1 ", " SLOTS_2 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107"
 #define SUMS_24 SUMS_16(0), SUMS_8(16)
+#define SUMS_36 SUMS_32(0), "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35])
 #define SUMS_48 SUMS_32(0), SUMS_16(32)
 #define SUMS_108                                                                                               \
     SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_8(96), "+f"(sums[104]), "+f"(sums[105]), "+f"(sums[106]), \
@@ -62,6 +65,7 @@ __device__ inline void multiply_transposed(float (&sums)[SUMS], unsigned long lo
     how(scalar, type, 216, TO_216, "%108", "%109", "%110", SUMS_108)
 MULTIPLY_SPANS(MULTIPLY_TILES, __nv_bfloat16, "bf16")
 MULTIPLY_SPANS(MULTIPLY_TILES, __half, "f16")
+MULTIPLY_TILES(__half, "f16", 72, TO_72, "%36", "%37", "%38", SUMS_36)
 MULTIPLY_SPANS(MULTIPLY_TRANSPOSED, __nv_bfloat16, "bf16")
 MULTIPLY_SPANS(MULTIPLY_TRANSPOSED, __half, "f16")
 
@@ -95,12 +99,31 @@ constexpr float OFF = 2 * 9 * (CHANNELS - SHORT_DEPTH) * UNSCALED / (1 << 25);
 template <typename scalar> constexpr bool COARSE = false;
 template <> constexpr bool COARSE<__nv_bfloat16> = true;
 
+// float32's own digits: every step's pixels, and its weights by channel, are multiplied by powers of two that take the
+// largest of them below 2^15, half of float16's range; of numbers of a hundred thousandth of that, two terms keep 22
+// bits. Matrix units cut off what they add. So a step's small products are added up before its large ones, and its sums
+// leave the units then, by parts, for beside all of them there are no registers for as many again.
+constexpr int UP = 14, LEAST_EXPONENT = 15, BIAS = 127;
+template <bool SCALED> struct Term { using type = __nv_bfloat16; };
+template <> struct Term<true> { using type = __half; };
+template <int SPAN> constexpr int PART = SPAN == 216 ? 72 : SPAN;
+__device__ inline unsigned finite_magnitude(float of) {
+    const unsigned bits = __float_as_uint(of) & 0x7fffffff;
+    return bits < 0x7f800000 ? bits : 0;
+}
+// The exponent of what multiplies numbers up to that of these bits; even, so that two of them have half their sum.
+__device__ inline int raised(unsigned bits) {
+    const int exponent = static_cast<int>(bits >> 23);
+    return UP + BIAS - (exponent > LEAST_EXPONENT ? exponent : LEAST_EXPONENT) & ~1;
+}
+__device__ inline float power_of_two(int exponent) { return __uint_as_float(static_cast<unsigned>(exponent + BIAS) << 23); }
+
 // GELU by the error function is max(u, 0) less |u| times the normal distribution's tail beyond |u|, which past 6 is
 // nothing. For bfloat16, whose own rounding is 2e-3 of a number, it is u (1 + tanh(w)) / 2 in both forms, by the
 // hardware's tanh, which is right to 5e-4; that w for the error function is fitted to 2.5e-5 of GELU. There u / 8 gives
 // GELU / 4: the normalisation yields that at no cost, and its square ends at 1, as a product may at no cost, either.
 template <typename scalar> constexpr float SHARE = COARSE<scalar> ? 0.125f : 1.0f;
-template <typename scalar, bool TANH> __device__ inline float gelu(float u) {
+template <typename scalar, bool TANH, bool FINE_DIGITS> __device__ inline float gelu(float u) {
     if constexpr (COARSE<scalar>) {
         const float square = __saturatef(u * u);
         const float slope = TANH ? fmaf(square, 18.266834f, 6.3830768f)
@@ -110,8 +133,8 @@ template <typename scalar, bool TANH> __device__ inline float gelu(float u) {
         // u / (1 + exp(-2 sqrt(2 / pi) (u + 0.044715 u^3)))
         return __fdividef(u, 1.0f + two_to(u * fmaf(u * u, -0.10294324f, -2.3022082f)));
     } else {
-        const float v = fminf(fabsf(u), 6.0f);
-        return fmaf(-v, normal_tail(v, two_to(v * v * -0.72134752f)), larger_or_nan(u, 0.0f));
+        const float v = fminf(fabsf(u), 6.0f), decay = two_to(v * v * -0.72134752f);
+        return fmaf(-v, FINE_DIGITS ? fine_tail(v, decay) : normal_tail(v, decay), larger_or_nan(u, 0.0f));
     }
 }
 
@@ -128,6 +151,16 @@ struct Walk {
     }
 };
 
+// A block's strip: pixels of a row and from row to row, of which image it is, which one of it, its first row and how
+// many; rows of the input, the first one above the strip, that are in the image.
+struct Strip {
+    int wide, pitch, image, strip, first, here, top, bottom;
+    __device__ Strip(unsigned width, unsigned block, unsigned strips, int rows, int height)
+        : wide(static_cast<int>(width)), pitch((wide + LEFT) / 2 * 2), image(static_cast<int>(block / strips)),
+          strip(static_cast<int>(block % strips)), first(strip * rows), here(min(rows, height - first)),
+          top(first == 0 ? 1 : 0), bottom(min(rows + 2, height - first + 1)) {}
+};
+
 // y = GELU((x * w - mean) / sqrt(variance + eps) gamma + beta), channels last, `rows` rows of an image a block, `strips`
 // blocks an image, block THREADS; at most 3 SPAN pixels and zeros between them a
 // strip, SPAN 48, 96 or 216: the sums that a warpgroup has of each channel. Boxes of x are rows of an image,
@@ -141,8 +174,9 @@ struct Walk {
 // convolution's gradient, z is that of its input. gamma and beta may both be null. float is multiplied by three products
 // of its two largest terms of bfloat16. TRY_HALF, of float and with y: mostly by one of float16, and once more by those
 // three in the images of which that is not TF32's accuracy; moments are then twice as many floats, and one more a block.
+// SCALED, of float: by three products of two terms of float16 that have float32's digits.
 // [whole]
-template <typename scalar, bool TANH, bool ADJOINT, bool TRY_HALF, int SPAN>
+template <typename scalar, bool TANH, bool ADJOINT, bool TRY_HALF, bool SCALED, int SPAN>
 __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
     const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, const scalar* bias,
@@ -151,6 +185,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     Size strips, float eps) {
 // [/whole]
     constexpr bool SPLIT = sizeof(scalar) == 4;
+    using term = typename Term<SCALED>::type;
     constexpr int WIDTH = SPLIT ? SHORT_BYTES : ROW_BYTES, TAP_BYTES = CHANNELS * WIDTH, TURN = SPLIT ? 2 : 1;
     float* told = reinterpret_cast<float*>(dynamic_shared);
     const unsigned shared = shared_address(dynamic_shared), barriers = shared + TOLD_BYTES;
@@ -160,14 +195,23 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     const int group = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x / 128), 0);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32 % 4;
     const int wide = static_cast<int>(width), pitch = (wide + LEFT) / 2 * 2;
-    const int image = static_cast<int>(blockIdx.x / strips), strip = static_cast<int>(blockIdx.x % strips);
-    const int first = strip * static_cast<int>(rows);
-    const int here = min(static_cast<int>(rows), static_cast<int>(height) - first);
+    // Both are counted anew where they are asked for: kept while products run, they would not fit into the registers beside
+    // the sums.
+    const auto anew = [] {
+        unsigned own[1] = {threadIdx.x};
+        if (SCALED) settle(own);
+        return static_cast<int>(own[0]);
+    };
+    const auto locate = [&] {
+        unsigned seen[2] = {static_cast<unsigned>(width), blockIdx.x};
+        if (SCALED) settle(seen);
+        return Strip(seen[0], seen[1], static_cast<unsigned>(strips), static_cast<int>(rows), static_cast<int>(height));
+    };
+    const Strip begun = locate();
     // Of a buffer, with room for all that the last window may reach; eight rows are a round of the swizzle.
     const int room = (GROUPS * SPAN + 2 * pitch + 1 + LEFT + 7) / 8 * 8;
     const unsigned buffer_bytes = room * WIDTH + 9 * TAP_BYTES;
-    // Rows of the input, the first one above the strip, that are in the image.
-    const int top = first == 0 ? 1 : 0, bottom = min(static_cast<int>(rows) + 2, static_cast<int>(height) - first + 1);
+    const int top = begun.top, bottom = begun.bottom;
 
     // ---- zeros around the image, which no copy writes
 
@@ -200,7 +244,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     let_next_kernel_start();
 
     const auto fetch_row = [&](int row, int k, unsigned buffer, unsigned barrier) {
-        const int source = (image * static_cast<int>(height) + first - 1 + row) * wide;
+        const int source = (begun.image * static_cast<int>(height) + begun.first - 1 + row) * wide;
         fetch_box(pixels + buffer + (row * pitch + LEFT) * WIDTH, x_map, k, source, barrier);
     };
     const auto fetch_tap = [&](int tap, int k, unsigned buffer, unsigned barrier) {
@@ -263,24 +307,34 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             const auto fetch = [&](int step) {
                 if (thread > 0) return;
                 const unsigned barrier = barriers + 8 * (step % 2), buffer = step % 2 * buffer_bytes;
-                arrive_and_expect(barrier, (bottom - top) * wide * WIDTH + 9 * TAP_BYTES);
-                for (int row = top; row < bottom; ++row) fetch_row(row, step * SHORT_DEPTH, buffer, barrier);
+                const Strip at = locate();
+                arrive_and_expect(barrier, (at.bottom - at.top) * wide * WIDTH + 9 * TAP_BYTES);
+                const int source = (at.image * static_cast<int>(height) + at.first - 1) * wide;
+                for (int row = at.top; row < at.bottom; ++row) {
+                    const unsigned to = pixels + buffer + (row * pitch + LEFT) * WIDTH;
+                    fetch_box(to, x_map, step * SHORT_DEPTH, source + row * wide, barrier);
+                }
                 for (int tap = 0; tap < 9; ++tap) fetch_tap(tap, step * SHORT_DEPTH, buffer, barrier);
             };
             const auto rest = [](unsigned pair, float low, float high) {
-                return rounded<__nv_bfloat16>(low - half_of<__nv_bfloat16>(pair, 0),
-                                              high - half_of<__nv_bfloat16>(pair, 1));
+                return rounded<term>(low - half_of<term>(pair, 0), high - half_of<term>(pair, 1));
             };
             // Four threads of a warp split a row. Its second and third bit change places, so that what 16 threads store
             // at once lies in different banks.
             constexpr int AT_ONCE = THREADS / PACKS;
-            const int pack = thread % PACKS, start = thread / 32 * 8 + lane / 4 % 2 + lane / 8 % 2 * 4 + lane / 16 * 2;
+            const auto row_of = [](int thread) {
+                const int lane = thread % 32;
+                return thread / 32 * 8 + lane / 4 % 2 + lane / 8 % 2 * 4 + lane / 16 * 2;
+            };
+            const auto place = [&](unsigned from, int start, int row, int pack) {
+                return pack_at(from + row * WIDTH + (pack ^ start / 2 % PACKS) * PACK);
+            };
             // So many rows from `from` on, some of them read before the first is written.
-            const auto split_rows = [&](unsigned from, int count, float scale, bool halves) {
-                constexpr int BATCH = 2;
-                const auto at = [&](int row, int pack) {
-                    return pack_at(from + row * WIDTH + (pack ^ start / 2 % PACKS) * PACK);
-                };
+            const auto split_rows = [&](unsigned from, int count, auto scale_of, bool halves) {
+                constexpr int BATCH = SCALED ? 1 : 2;
+                const int thread = anew(), pack = thread % PACKS, start = row_of(thread);
+                const auto at = [&](int row, int pack) { return place(from, start, row, pack); };
+#pragma unroll 2
                 for (int first = start; first - start < count; first += BATCH * AT_ONCE) {
                     float4 wholes[BATCH];
 #pragma unroll
@@ -295,9 +349,11 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                         if (row < count) reinterpret_cast<uint2*>(at(row, pack_of))[pack % 2] = make_uint2(low, high);
                     };
 #pragma unroll
-                    for (int i = 0; TRY_HALF && i < BATCH; ++i) {
+                    for (int i = 0; (TRY_HALF || SCALED) && i < BATCH; ++i) {
                         float4& whole = wholes[i];
+                        const float scale = scale_of(first + i * AT_ONCE);
                         whole = make_float4(scale * whole.x, scale * whole.y, scale * whole.z, scale * whole.w);
+                        if (SCALED) continue;
                         largest = larger_or_nan(largest, larger_or_nan(fabsf(whole.x), fabsf(whole.y)));
                         largest = larger_or_nan(largest, larger_or_nan(fabsf(whole.z), fabsf(whole.w)));
                     }
@@ -311,8 +367,8 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 #pragma unroll
                         for (int i = 0; i < BATCH; ++i) {
                             const float4& whole = wholes[i];
-                            const unsigned low = rounded<__nv_bfloat16>(whole.x, whole.y);
-                            const unsigned high = rounded<__nv_bfloat16>(whole.z, whole.w);
+                            const unsigned low = rounded<term>(whole.x, whole.y);
+                            const unsigned high = rounded<term>(whole.z, whole.w);
                             keep(i, pack / 2, low, high);
                             keep(i, 2 + pack / 2, rest(low, whole.x, whole.y), rest(high, whole.z, whole.w));
                         }
@@ -320,16 +376,60 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 }
             };
             const auto in_halves = [&](int step) { return TRY_HALF && as_half && step != FINE_STEP; };
+            const int held = (static_cast<int>(rows) + 2) * pitch + LEFT;
+            // Of both buffers, as bits: the largest magnitudes of weights by channel, then that of all pixels.
+            unsigned* const magnitudes = reinterpret_cast<unsigned*>(told + 2 * GROUPS * CHANNELS + 2 * CHANNELS + THREADS);
+            constexpr int MAGNITUDES = CHANNELS + 1;
+            const auto largest_of = [](float4 of) {
+                return max(max(finite_magnitude(of.x), finite_magnitude(of.y)),
+                           max(finite_magnitude(of.z), finite_magnitude(of.w)));
+            };
+            const auto measure = [&](int step) {
+                const unsigned buffer = step % 2 * buffer_bytes;
+                unsigned* const found = magnitudes + step % 2 * MAGNITUDES;
+                wait(barriers + 8 * (step % 2), step / 2 % 2);
+                const int thread = anew(), pack = thread % PACKS, start = row_of(thread);
+#pragma unroll 1
+                for (int row = start; row < 9 * CHANNELS; row += AT_ONCE) {
+                    const float4 some = *reinterpret_cast<const float4*>(place(weights + buffer, start, row, pack));
+                    unsigned own = largest_of(some);
+                    own = max(own, __shfl_xor_sync(0xffffffff, own, 1));
+                    own = max(own, __shfl_xor_sync(0xffffffff, own, 2));
+                    if (pack == 0) atomicMax(found + row % CHANNELS, own);
+                }
+                unsigned own = 0;
+#pragma unroll 1
+                for (int row = start; row < held; row += AT_ONCE) {
+                    own = max(own, largest_of(*reinterpret_cast<const float4*>(place(pixels + buffer, start, row, pack))));
+                }
+                own = __reduce_max_sync(0xffffffff, own);
+                if (lane == 0) atomicMax(found + CHANNELS, own);
+            };
             const auto split = [&](int step) {
                 const unsigned buffer = step % 2 * buffer_bytes;
-                wait(barriers + 8 * (step % 2), step / 2 % 2);
-                split_rows(weights + buffer, 9 * CHANNELS, as_half ? WEIGHT_SCALE : 1.0f, in_halves(step));
-                split_rows(pixels + buffer, (static_cast<int>(rows) + 2) * pitch + LEFT, as_half ? PIXEL_SCALE : 1.0f,
-                           in_halves(step));
+                if constexpr (SCALED) {
+                    const unsigned* const found = magnitudes + step % 2 * MAGNITUDES;
+                    const float scale = power_of_two(raised(found[CHANNELS]));
+                    split_rows(weights + buffer, 9 * CHANNELS,
+                               [&](int row) { return power_of_two(raised(found[row % CHANNELS])); }, false);
+                    split_rows(pixels + buffer, held, [&](int) { return scale; }, false);
+                } else {
+                    wait(barriers + 8 * (step % 2), step / 2 % 2);
+                    split_rows(weights + buffer, 9 * CHANNELS, [&](int) { return as_half ? WEIGHT_SCALE : 1.0f; },
+                               in_halves(step));
+                    split_rows(pixels + buffer, held, [&](int) { return as_half ? PIXEL_SCALE : 1.0f; },
+                               in_halves(step));
+                }
                 show_to_copies();
             };
             fetch(0);
             fetch(1);
+            if constexpr (SCALED) {
+                if (thread < 2 * MAGNITUDES) magnitudes[thread] = 0;
+                __syncthreads();
+                measure(0);
+                __syncthreads();
+            }
             split(0);
             __syncthreads();
 #pragma unroll 1
@@ -338,7 +438,48 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 const unsigned window = pixels + buffer + (group * SPAN + LEFT - 1) * WIDTH;
                 const auto left = [&](int tap) { return short_operand(weights + buffer + tap * TAP_BYTES); };
                 const auto right = [&](int tap) { return short_operand(window + (tap / 3 * pitch + tap % 3) * WIDTH); };
-                if (in_halves(step)) {
+                if constexpr (SCALED) {
+                    constexpr int PIXELS = PART<SPAN>;
+                    float down[2];  // by channel: twice this takes sums back
+                    const unsigned* const found = magnitudes + step % 2 * MAGNITUDES;
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        const unsigned by_channel = found[anew() % 128 / 32 * 16 + anew() % 32 / 4 + 8 * half];
+                        down[half] = power_of_two(-(raised(by_channel) + raised(found[CHANNELS])) / 2);
+                    }
+#pragma unroll
+                    for (int part = 0; part < SPAN / PIXELS; ++part) {
+                        float some[PIXELS / 2];
+                        const auto seen = [&](int tap) {
+                            return short_operand(window + (tap / 3 * pitch + tap % 3 + part * PIXELS) * WIDTH);
+                        };
+                        settle(some);
+                        open_products();
+#pragma unroll
+                        for (int tap = 0; tap < 9; ++tap) {
+                            multiply_tiles<term, PIXELS>(some, left(tap), seen(tap) + 2, tap > 0);
+                            multiply_tiles<term, PIXELS>(some, left(tap) + 2, seen(tap), 1);
+                        }
+#pragma unroll
+                        for (int tap = 0; tap < 9; ++tap) multiply_tiles<term, PIXELS>(some, left(tap), seen(tap), 1);
+                        close_products();
+                        // The next step's numbers are split while these are multiplied.
+                        if (step + 1 < STEPS && part == (SPAN > PIXELS ? 1 : 0)) {
+                            measure(step + 1);
+                            __syncthreads();
+                            if (thread < MAGNITUDES) magnitudes[step % 2 * MAGNITUDES + thread] = 0;
+                        }
+                        if (step + 1 < STEPS && part == (SPAN > PIXELS ? 2 : 0)) split(step + 1);
+                        wait_for_products<0>();
+                        settle(some);
+#pragma unroll
+                        for (int i = 0; i < PIXELS / 2; ++i) {
+                            float& sum = sums[part * PIXELS / 2 + i];
+                            const float by = down[i / 2 % 2];
+                            sum = fmaf(some[i] * by, by, step > 0 ? sum : 0.0f);
+                        }
+                    }
+                } else if (in_halves(step)) {
                     settle(sums);
                     open_products();
 #pragma unroll
@@ -360,7 +501,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                     close_products();
                 }
                 if (step + 1 == STEPS) break;
-                split(step + 1);
+                if (!SCALED) split(step + 1);
                 // All warpgroups have split the next numbers, and are done with these: their buffer may be filled.
                 wait_for_products<0>();
                 __syncthreads();
@@ -370,11 +511,17 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 
         // ---- while the last products run: which sums are of pixels, and what comes after
 
+        const Strip located = locate();
+        const int wide = located.wide, pitch = located.pitch, gap = pitch - wide;
+        const int image = located.image, strip = located.strip, first = located.first, here = located.here;
+
         // Sooner, it would be in the way of this launch's own copies. Of float there are no registers for it.
         if (!SPLIT && thread == 0 && image < following) {
             prefetch_bytes(next + (image * static_cast<int>(height) + first) * wide * CHANNELS,
                            here * wide * CHANNELS * sizeof(scalar));
         }
+        const int thread = anew(), lane = thread % 32, warp = thread / 32 % 4;
+        const int group = __shfl_sync(0xffffffff, thread / 128, 0);
         const int channel = 16 * warp + lane / 4, own = SPAN * group + lane % 4 * 2;
         // Both bits of a pair in one register: of two registers, one for each bit, ptxas 13.0 tests the wrong one.
         unsigned valid[2] = {0, 0}, both = 0;
@@ -417,7 +564,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         const int base = (image * static_cast<int>(height) + first) * wide * CHANNELS;  // what runs at once is not much
         float scale[2] = {1, 1}, shift[2] = {0, 0};  // of the normalisation, once its moments are known
         const auto value = [&](float sum, int half, bool last) {
-            return last ? gelu<scalar, TANH>(fmaf(sum, scale[half], shift[half])) : sum * unit;
+            return last ? gelu<scalar, TANH, SCALED>(fmaf(sum, scale[half], shift[half])) : sum * unit;
         };
         // All of a strip, the convolution or what comes last: 32 bits a number fill whole sectors of memory straight from
         // the registers, 16 do not. They are written by TMA, eight pixels a box, or where not all are of the strip by
@@ -655,6 +802,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         // [/whole]
     }
     // The last block to have seen all leaves the counters as it found them.
+    const int image = locate().image;
     if (thread == 0 && count_in(counters + 2 * image + 1) == strips - 1) {
         counters[2 * image] = 0;
         counters[2 * image + 1] = 0;

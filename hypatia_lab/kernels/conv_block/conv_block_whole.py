@@ -83,7 +83,7 @@ def fits(
     """Whether the kernel can compute ``outer`` channels of x, of ``size`` (N, C_in, H, W): 64 of both, images that fit
     on ``processors`` multiprocessors, and not float32 multiplied as it is ("ieee").
     """
-    known = dtype.itemsize == 2 or (dtype == torch.float32 and precision in ("tf32", "bf16x3"))
+    known = dtype.itemsize == 2 or (dtype == torch.float32 and precision in ("tf32", "bf16x3", "fp16x3"))
     return known and size[1] == outer == CHANNELS and bool(launches(size, processors))
 
 
@@ -100,8 +100,8 @@ def _shared(width: int, span: int) -> int:
     return TOLD_BYTES + 1023 + hopper.ROW_BYTES * (9 * CHANNELS + pixels)
 
 
-def _launcher(dtype: torch.dtype, tanh: bool, adjoint: bool, try_half: bool, width: int, span: int) -> loader.Launch:
-    template = (loader.scalar(dtype), tanh, adjoint, try_half, span)
+def _launcher(dtype: torch.dtype, how: tuple[bool, bool, bool, bool], width: int, span: int) -> loader.Launch:
+    template = (loader.scalar(dtype), *how, span)
     source = "conv_block/conv_block_whole"
     return loader.cuda_launcher(source, "conv_block_whole", *template, shared=_shared(width, span), dependent=True)
 
@@ -158,6 +158,7 @@ def _launch_once(
     tanh: bool = False,
     adjoint: bool = False,
     try_half: bool = False,
+    scaled: bool = False,
     eps: float = 0.0,
 ) -> None:
     z, y, statistics, counters = own
@@ -178,7 +179,7 @@ def _launch_once(
     )
     tensors = (*maps, *written, *vectors, z, y, moments, statistics, counters)
     further = (int(follows), following, 0 if following is None else len(following))
-    launch = _launcher(x.dtype, tanh, adjoint, try_half, width, work.span)
+    launch = _launcher(x.dtype, (tanh, adjoint, try_half, scaled), width, work.span)
     with torch.cuda.device_of(x):
         launch((blocks,), (128 * GROUPS,), *tensors, *further, height, width, work.rows, work.strips, eps)
 
@@ -198,10 +199,12 @@ def conv_block_whole(
 ) -> tuple[Tensor, Saved | None]:
     """What the Triton kernels' ``conv_block_forward`` computes, of the same, in one kernel, on a GPU of Hopper's kind.
 
-    float32 is multiplied only where "bf16x3" or "tf32" allows it: by three products of two bfloat16 terms each, or, for
-    TF32's accuracy, a quarter of the channels so and the others by one product of numbers rounded to float16, as fine
-    as TF32's. An image of which float16's range may add more than 2⁻¹² of a plane's √(variance + ε) to TF32's error,
-    NaN and infinities included, is computed again by the three products, in the same kernel.
+    float32 is multiplied only where "bf16x3", "fp16x3" or "tf32" allows it. By "bf16x3": three products of two bfloat16
+    terms each. By "fp16x3": three of two float16 terms, which have float32's digits of all numbers but those below
+    2⁻¹⁷ of the largest beside them: of pixels in 16 channels of a strip, of weights in 16 of an output channel. For
+    TF32's accuracy: a quarter of the channels as by "bf16x3" and the others by one product of numbers rounded to
+    float16, as fine as TF32's. An image of which float16's range may add more than 2⁻¹² of a plane's √(variance + ε) to
+    TF32's error, NaN and infinities included, is computed again by the three products, in the same kernel.
     The convolution is normalised as it was summed, in float32; a bias, which the mean takes away, is not added.
     ``keep``: also return what backward needs, the convolution without bias, of x's
     dtype, and its statistics, else None. ``counters``, int32 (N, 2) of zeros, are left zeros: a caller's own save
@@ -220,18 +223,25 @@ def conv_block_whole(
         statistics = torch.empty(x.shape[0], 2, CHANNELS, dtype=torch.float32, device=x.device)
         saved = Saved(torch.empty_like(y), statistics)
     z, statistics = (saved.convolved, saved.statistics) if saved else (None, None)
-    half, tanh = x.dtype == torch.float32 and precision == "tf32", approximate == "tanh"
-    _launch(pixels, taps, vectors, (z, y, statistics, counters), tanh=tanh, try_half=half, eps=eps)
+    # Of 16-bit numbers there is one way to multiply.
+    how = {"tf32": "try_half", "fp16x3": "scaled"}.get(precision, "") if x.dtype == torch.float32 else ""
+    tanh, ways = approximate == "tanh", {how: True} if how else {}
+    _launch(pixels, taps, vectors, (z, y, statistics, counters), tanh=tanh, eps=eps, **ways)
     return y.permute(0, 3, 1, 2), saved
 
 
 def adjoint(grad: Tensor, weight: Tensor) -> Tensor:
     """Gradient of x (N, H, W, 64) from ``grad`` (N, H, W, 64), that of the convolution; weight (64, 9, 64).
 
-    All contiguous and of one dtype, bfloat16 or float16; sizes as of :func:`fits`.
+    All contiguous and of one dtype, bfloat16, float16, or float32 in its own digits; sizes as of :func:`fits`.
     """
-    out = torch.empty_like(grad)
-    _launch(grad, weight, (None, None, None), (out, None, None, None), adjoint=True)
+    from hypatia_lab.kernels.conv_block.conv_block_backward import opposite
+
+    out, nothing = torch.empty_like(grad), (None, None, None)
+    if grad.dtype == torch.float32:
+        _launch(grad, opposite(weight), nothing, (out, *nothing), scaled=True)
+    else:
+        _launch(grad, weight, nothing, (out, *nothing), adjoint=True)
     return out
 
 
@@ -244,7 +254,8 @@ def behind_convolution(
     approximate: str = "none",
     counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of the convolution (N, H, W, 64) from ``grad``, that of y, of the same shape and 16-bit dtype.
+    """Gradient of the convolution (N, H, W, 64) from ``grad``, that of y, of the same shape and dtype, not
+    float64.
 
     Also Σ g and Σ g·x̂ by blocks, g the gradient behind GELU, (blocks, 2, 64) in float32: their sums are the gradients
     of β and γ (64). ``grad`` is contiguous; ``saved`` as :func:`conv_block_whole` left it, and ``counters`` as it takes
@@ -286,7 +297,8 @@ def conv_block_backward(
     approximate: str = "none",
     counters: Tensor | None = None,
 ) -> Gradients:
-    """What the Triton kernels' ``conv_block_backward`` computes, of bfloat16 or float16 that :func:`backward_fits`.
+    """What the Triton kernels' ``conv_block_backward`` computes, of bfloat16, float16, or float32 by "fp16x3", of sizes
+    that :func:`backward_fits`.
 
     ``counters`` as :func:`conv_block_whole` takes them.
     """
@@ -295,18 +307,25 @@ def conv_block_backward(
         checked_gradient,
         gradients,
         weight_gradient,
+        weight_gradient_in_terms,
     )
 
     grad, pixels, taps, gamma, beta = checked_gradient(grad, x, weight, gamma, beta, approximate)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
-    cut = candidates((images, inner, outer, height, width))[0].slice
+    split = x.dtype == torch.float32
+    cut = candidates((images, inner, outer, height, width), split=split)[0].slice
     behind, sums = behind_convolution(grad, saved, gamma, beta, approximate=approximate, counters=counters)
     back = adjoint(behind, taps).permute(0, 3, 1, 2)
-    by_weight = weight_gradient(behind, pixels, cut, dependent=True).view(outer, 3, 3, inner).permute(0, 3, 1, 2)
-    return gradients(back, by_weight, sums, dependent=True)
+    if split:
+        by_weight, _ = weight_gradient_in_terms(behind, pixels, cut, dependent=True)
+    else:
+        by_weight = weight_gradient(behind, pixels, cut, dependent=True)
+    return gradients(back, by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2), sums, dependent=True)
 
 
-def backward_fits(size: torch.Size | tuple[int, ...], outer: int, dtype: torch.dtype, processors: int = 132) -> bool:
+def backward_fits(
+    size: torch.Size | tuple[int, ...], outer: int, dtype: torch.dtype, precision: str, processors: int = 132
+) -> bool:
     """Whether :func:`conv_block_backward` can take x of ``size`` (N, C_in, H, W), ``outer`` channels out."""
-    known = dtype.itemsize == 2 and fits(size, outer, dtype, "ieee", processors)
-    return known and bool(backward_launches(size, processors))
+    known = dtype.itemsize == 2 or precision == "fp16x3"
+    return known and fits(size, outer, dtype, precision, processors) and bool(backward_launches(size, processors))

@@ -4,7 +4,7 @@ x is ``(N, C_in, H, W)``, W ``(C_out, C_in, 3, 3)``, b (or None), γ and β ``(C
 one floating dtype on one GPU, best channels last in memory, as y is: what lies otherwise is copied first.
 float32 is multiplied as it is ("ieee"), as TF32 ("tf32"), or as three products of two bfloat16 terms each ("bf16x3"),
 which holds float32's answer to about 3e-5 and is judged as float32's own, or of two scaled float16 terms each
-("fp16x3"), which has float32's digits and which only the two kernels have. The one kernel has no TF32: where that is
+("fp16x3"), which has float32's digits. The one kernel has no TF32: where that is
 allowed it multiplies most numbers in float16, which is as fine, and all as in bf16x3 where float16 cannot hold them.
 The kernels: ``kernels/conv_block/``.
 
@@ -67,7 +67,7 @@ def fits(
 
     processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     if backward:
-        return whole.backward_fits(size, outer, dtype, processors)
+        return whole.backward_fits(size, outer, dtype, precision, processors)
     return whole.fits(size, outer, dtype, precision, processors)
 
 
@@ -160,7 +160,7 @@ def conv_block_gradients(
         raise RuntimeError("hypatia::conv_block_fused has no gradient of what was computed with keep=False")
     from hypatia_lab.kernels.conv_block.conv_block_triton import Saved
 
-    if not missing("whole", x.device.type) and fits(x.shape, weight.shape[0], x.dtype, "ieee", backward=True):
+    if not missing("whole", x.device.type) and fits(x.shape, weight.shape[0], x.dtype, precision, backward=True):
         from hypatia_lab.kernels.conv_block.conv_block_whole import conv_block_backward
 
         backward = partial(conv_block_backward, counters=counters)
@@ -285,7 +285,7 @@ def _on_gpu(needs: Callable[[Workload, str], str]) -> Callable[[Workload, str], 
 
 for _operation in OPERATIONS:
     for _form, _words in FORMS.items():
-        for _precision in ("", *SPLITS) if _form == "triton" else ("", "bf16x3"):
+        for _precision in ("", *SPLITS):
             _name = f"{_form}_{_precision}" if _precision else _form
             _made = _factory(_form, _precision)  # of what is split, splitting is timed, too
             _need, _maths = _needs(_form, _precision), ("ieee",) if _precision else ("ieee", "tf32", "bf16x3")

@@ -68,5 +68,5 @@ for _operation in mlp.FUSED:
         needs=_missing,
         maths=("ieee",),
         label="all layers in one Triton kernel, float32 by three float16 products",
-        tags=("fused",),
+        tags=("own kernel",),
     )(fused_fp16x3)
