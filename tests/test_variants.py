@@ -204,6 +204,13 @@ def test_a_tool_that_was_tried_in_vain_counts_as_missing(monkeypatch: pytest.Mon
         assert variants("linear_relu")[name].needs(work, "cpu") == "it makes no libraries"
 
 
+@pytest.mark.parametrize("operation", sorted(operations()))
+def test_who_multiplies_float32_in_terms_says_so(operation: str) -> None:
+    """Else its time is held against what float32's own units can do, and not believed."""
+    silent = [name for name, one in variants(operation).items() if "x3" in name and not one.splits]
+    assert not silent
+
+
 def told(asked: str, device: str) -> str:
     some, shape, *how = asked.split()
     operation, name = some.split("/")

@@ -52,10 +52,11 @@ def cuda_work_left(x, weight, honest):
     side, large = torch.cuda.Stream(), torch.rand(8192, 8192, device="cuda")
 
     def run():
+        out = answer(x, weight)
         if not honest:
             with torch.cuda.stream(side):
                 torch.mm(large, large)
-        return answer(x, weight)
+        return out
 
     return run
 

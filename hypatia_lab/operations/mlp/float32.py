@@ -69,4 +69,5 @@ for _operation in mlp.FUSED:
         maths=("ieee",),
         label="all layers in one Triton kernel, float32 by three float16 products",
         tags=("own kernel",),
+        splits=("float16/ieee", 3),
     )(fused_fp16x3)
