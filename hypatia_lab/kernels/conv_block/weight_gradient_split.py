@@ -126,8 +126,8 @@ def _tap(
     b_small = load_patch(x_small, image, row, column, channel, height, width, inner, TALL, WIDE, COLUMNS, LOAD)
     part = product(a_small, b, tl.zeros_like(total), "ieee", DEVICE)  # (4)
     part = product(a, b_small, part, "ieee", DEVICE)
-    part = product(a, b, part, "ieee", DEVICE)  # (5)
-    return total + part * scale  # (6)
+    part = product(a, b, part, "ieee", DEVICE)
+    return total + part * scale  # (5)
     # [/split]
 
 
