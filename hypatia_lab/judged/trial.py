@@ -274,7 +274,8 @@ class Trial:
         def call() -> float:
             start = time.perf_counter()
             found = self._said(case, self.processes.ask(case.name, "pace"), "in its first calls")
-            case.left_s.append(worker_replies.seconds(found, "left_s"))
+            left = found.get("left_s")
+            case.left_s.append(left if worker_replies.positive(left) else 0.0)
             return time.perf_counter() - start
 
         if told := self.pace.seen(self._who(case), self.layout["amount"], call):

@@ -15,12 +15,6 @@ def positive(found: Any) -> TypeGuard[float]:
     return type(found) in (int, float) and 0 < found < float("inf")
 
 
-def seconds(found: Any, name: str) -> float:
-    """What ``found`` says of the time ``name``; nothing where it does not."""
-    told = found.get(name) if isinstance(found, dict) else None
-    return told if positive(told) else 0.0
-
-
 def output(looks: Any) -> TypeGuard[dict[str, Any]]:
     """Whether ``looks`` describes an output as a worker does."""
     if not isinstance(looks, dict):
