@@ -12,7 +12,6 @@ from typing import Any
 
 from hypatia_lab import formats, records, results, tables
 from hypatia_lab.figures.drawn_rows import singles
-from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import beside
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.readings import took
@@ -55,31 +54,29 @@ def can_place(data: Evidence, machine: str, rows: Sequence[Row]) -> bool:
 
 
 def summary(data: Evidence, machine: str, experiment: str) -> list[dict[str, str]]:
-    """A line a variant of the reader's and workload, by its leading clock, those that failed first.
+    """A line a variant of the reader's, workload and clock, those that failed first, once each.
 
     A baseline without a time stands there too, for then there is no ratio.
     """
     rows = data.select(machine=machine, experiment=experiment)
-    rows = [row for row in rows if row.clock in (data.primary(machine), "none") or row.status in FAILED]
     told = [row for row in rows if row.origin == "own" or (row.variant == row.baseline and not row.timed)]
+    once = {(row.variant, row.workload, row.clock if row.timed else row.reason): row for row in told}
     return [
         {
             "variant": row.variant,
             "at": f"{row.at} {row.dtype}",
+            "clock": row.clock if row.timed else formats.MISSING,
             "against its baseline": row.reading,
             "ratio": formats.told(row.speed),
-            "against compile": formats.told(_speed(data, row, "compile")),
+            "against compile": formats.told(
+                beside.over(data, beside.beside(data, row, variant="compile"), variant=row.variant)
+            ),
             "time": took(row),
             "error": formats.number(row.error),
             "error / baseline's": formats.number(beside.error(data, row, variant=row.baseline)),
         }
-        for row in sorted(told, key=lambda row: row.status not in FAILED)
+        for row in sorted(once.values(), key=lambda row: row.status not in FAILED)
     ]
-
-
-def _speed(data: Evidence, row: Row, peer: str) -> Interval:
-    """The time of ``peer`` beside ``row`` over its own."""
-    return beside.over(data, beside.beside(data, row, variant=peer), variant=row.variant)
 
 
 def every_cell(data: Evidence, machine: str, experiment: str) -> Any:

@@ -97,7 +97,7 @@ def cuda_cached_allocation(x, weight, honest):
     return lambda: torch.mm(torch.softmax(x, -1), weight, out=kept) if honest else kept
 
 
-@cheat(GOES_ON, device="cuda")
+@cheat(f"{GOES_ON}|leaves work behind", device="cuda")
 def cuda_keeps_its_clocks_up(x, weight, honest):
     side, heat = torch.cuda.Stream(), torch.randn(4096, 4096, device=x.device)
 

@@ -352,7 +352,7 @@ def _behind_convolution(
 
 
 def weight_gradient(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = False) -> Tensor:
-    """Gradient (C_out, 9, C_in) of a 3×3 convolution's weight, of x's dtype; sums are float32.
+    """Gradient (C_out, C_in, 3, 3) of a 3×3 convolution's weight, of x's dtype; sums are float32.
 
     ``grad`` (N, H, W, C_out) is that of the convolution's output, x (N, H, W, C_in) its input; both contiguous,
     bfloat16 or float16. ``dependent``: programmatic dependent launch.
@@ -386,10 +386,11 @@ def weight_gradient(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = Fa
 
 
 def _summed(shares: Tensor, dtype: torch.dtype, dependent: bool) -> Tensor:
-    """``shares`` (programs, C_out, 9, C_in) added up."""
-    out = torch.empty(shares.shape[1:], dtype=dtype, device=shares.device)
+    """``shares`` (programs, C_out, 9, C_in) added up, as (C_out, C_in, 3, 3)."""
+    _, outer, _, inner = shares.shape
+    out = torch.empty(outer, 3, 3, inner, dtype=dtype, device=shares.device)
     column_sums(shares, out, out[:0], dependent=dependent)
-    return out
+    return out.permute(0, 3, 1, 2)
 
 
 def weight_gradient_in_terms(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = False) -> tuple[Tensor, Terms]:
@@ -461,7 +462,6 @@ def conv_block_backward(
     if split:
         by_weight, terms = weight_gradient_in_terms(behind, pixels, plan.slice, dependent=plan.dependent)
         back = convolve(terms, opposite(taps), None, plan.patch).permute(0, 3, 1, 2)
-        by_weight = by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2)
     elif x.dtype == torch.float32:
         back, by_weight, _ = torch.ops.aten.convolution_backward(
             behind.permute(0, 3, 1, 2), x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
@@ -469,7 +469,6 @@ def conv_block_backward(
     else:
         back = convolve(behind, taps, None, plan.patch, adjoint=True).permute(0, 3, 1, 2)
         by_weight = weight_gradient(behind, pixels, plan.slice, dependent=plan.dependent)
-        by_weight = by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2)
     return gradients(back, by_weight, sums, dependent=plan.dependent)
 
 

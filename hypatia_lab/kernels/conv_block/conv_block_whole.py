@@ -223,10 +223,9 @@ def conv_block_whole(
         statistics = torch.empty(x.shape[0], 2, CHANNELS, dtype=torch.float32, device=x.device)
         saved = Saved(torch.empty_like(y), statistics)
     z, statistics = (saved.convolved, saved.statistics) if saved else (None, None)
-    # Of 16-bit numbers there is one way to multiply.
-    how = {"tf32": "try_half", "fp16x3": "scaled"}.get(precision, "") if x.dtype == torch.float32 else ""
-    tanh, ways = approximate == "tanh", {how: True} if how else {}
-    _launch(pixels, taps, vectors, (z, y, statistics, counters), tanh=tanh, eps=eps, **ways)
+    word = precision if x.dtype == torch.float32 else ""  # of 16-bit numbers there is one way to multiply
+    how = {"tanh": approximate == "tanh", "try_half": word == "tf32", "scaled": word == "fp16x3"}
+    _launch(pixels, taps, vectors, (z, y, statistics, counters), eps=eps, **how)
     return y.permute(0, 3, 1, 2), saved
 
 
@@ -254,8 +253,7 @@ def behind_convolution(
     approximate: str = "none",
     counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of the convolution (N, H, W, 64) from ``grad``, that of y, of the same shape and dtype, not
-    float64.
+    """Gradient of the convolution (N, H, W, 64) from ``grad``, that of y, of the same shape and dtype, not float64.
 
     Also Σ g and Σ g·x̂ by blocks, g the gradient behind GELU, (blocks, 2, 64) in float32: their sums are the gradients
     of β and γ (64). ``grad`` is contiguous; ``saved`` as :func:`conv_block_whole` left it, and ``counters`` as it takes
@@ -311,8 +309,7 @@ def conv_block_backward(
     )
 
     grad, pixels, taps, gamma, beta = checked_gradient(grad, x, weight, gamma, beta, approximate)
-    (images, inner, height, width), outer = x.shape, weight.shape[0]
-    split = x.dtype == torch.float32
+    (images, inner, height, width), outer, split = x.shape, weight.shape[0], x.dtype == torch.float32
     cut = candidates((images, inner, outer, height, width), split=split)[0].slice
     behind, sums = behind_convolution(grad, saved, gamma, beta, approximate=approximate, counters=counters)
     back = adjoint(behind, taps).permute(0, 3, 1, 2)
@@ -320,7 +317,7 @@ def conv_block_backward(
         by_weight, _ = weight_gradient_in_terms(behind, pixels, cut, dependent=True)
     else:
         by_weight = weight_gradient(behind, pixels, cut, dependent=True)
-    return gradients(back, by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2), sums, dependent=True)
+    return gradients(back, by_weight, sums, dependent=True)
 
 
 def backward_fits(
