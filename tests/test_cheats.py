@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ USUAL = "hypatia_lab.judged.coordinator"
 FEW = ("time_perf_counter", "by_pointer", "only_the_first_calls", "mode_threads", "bfloat16", "threads_that_sleep")
 """Those that are tried beside every change, for they are caught however busy a machine is; all by `make sweep`."""
 DEATHS = ("faults", "exits", "raises")
+AS: tuple[dict[str, str], ...] = ({}, {"PLANTED_HONEST": "1"})
+"""What a candidate is told: to cheat, or to be honest."""
 
 alone_on_a_gpu = pytest.mark.slow if DEVICE == "cuda" else lambda test: test
 """Of a GPU it is seen that somebody computes, not who: other tests would be taken for a cheat."""
@@ -45,7 +47,7 @@ def trial(
     shape: list[int],
     names: Sequence[str],
     folder: Path,
-    told: dict[str, str],
+    told: Mapping[str, str],
     number: int = 0,
     module: str = USUAL,
 ) -> dict[str, Row]:
@@ -70,17 +72,17 @@ def trial(
         if event["event"] == "row":
             rows[event["variant"]] = event
 
-    told |= {"PYTHONPATH": os.pathsep.join([str(HERE), *sessions.path().values()])}
-    told |= {"OMP_WAIT_POLICY": "passive"}  # many processes take turns on the same cores
+    path = os.pathsep.join([str(HERE), *sessions.path().values()])
+    env = {**told, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive"}  # many processes take turns on the same cores
     log = folder / "log.txt"
-    sessions.run_session(module, plan, log, on_event=on_event, silence_s=60.0, env=told)
+    sessions.run_session(module, plan, log, on_event=on_event, silence_s=60.0, env=env)
     return rows
 
 
 def planted(names: Sequence[str], folder: Path, number: int = 0, module: str = USUAL) -> dict[str, Row]:
     """The rows of the variants ``names`` of one file, and eager's."""
-    source = Source(str(PLANTED), reader_kernel.digest(PLANTED))
     environment = {"PLANTED": " ".join(names), "PLANTED_SHAPE": f"{SIZE}x{SIZE}"}
+    source = Source(str(PLANTED), reader_kernel.digest(PLANTED))
     return trial(source, "planted", [SIZE, SIZE], names, folder, environment, number, module)
 
 
@@ -89,8 +91,7 @@ def candidate(name: str, problem: str, folder: Path, honest: bool = False) -> di
     path, other = (CANDIDATES / f"{one}.py" for one in (name, problem))
     source = Source(str(path), kernelbench.digest(path, other), kernelbench.KIND, problem=str(other))
     shape = [64, 65536] if problem == "mean" else [256, 256]
-    environment: dict[str, str] = {"PLANTED_HONEST": "1"} if honest else {}
-    return trial(source, f"kernelbench_{problem}", shape, [kernelbench.CANDIDATE], folder, environment)
+    return trial(source, f"kernelbench_{problem}", shape, [kernelbench.CANDIDATE], folder, AS[honest])
 
 
 def solved(name: str, folder: Path, honest: bool = False) -> dict[str, Row]:
@@ -98,8 +99,7 @@ def solved(name: str, folder: Path, honest: bool = False) -> dict[str, Row]:
     text = (HERE / "cheats" / "sol_execbench" / f"{name}.py").read_text()
     path, other = sol_problems.solution(folder, text), sol_problems.problem(folder, [sol_problems.workload(SIZE)])
     source = Source(str(path), sol_execbench.digest(path, other), sol_execbench.KIND, problem=str(other))
-    environment: dict[str, str] = {"PLANTED_HONEST": "1"} if honest else {}
-    return trial(source, "sol_execbench_rms_norm_h96", [SIZE], [sol_execbench.CANDIDATE], folder, environment)
+    return trial(source, "sol_execbench_rms_norm_h96", [SIZE], [sol_execbench.CANDIDATE], folder, AS[honest])
 
 
 def told(row: Row) -> str:
@@ -143,16 +143,14 @@ def test_some_cheats_are_caught_and_named_and_neither_twins_nor_the_others_suffe
 
 @pytest.mark.sweep
 def test_every_cheat_is_caught_in_one_of_five_processes_and_no_twin_is_accused(tmp_path):
-    left = [one for one in TOGETHER if not one.escapes]
-    found: list[str] = []
+    left, rows, found = [one for one in TOGETHER if not one.escapes], dict[str, Row](), list[str]()
     for number in range(PROCESSES["quick"]):
-        rows: dict[str, Row] = {}
         for start in range(0, len(left), AT_ONCE):
             rows |= planted(with_twins(left[start : start + AT_ONCE]), tmp_path, number)
         left = [one for one in left if not caught(one, rows[one.name])]
         found += accused(rows)
     assert not found
-    assert not [one.name for one in left]
+    assert not missed(left, rows)
 
 
 @pytest.mark.sweep

@@ -18,8 +18,13 @@ LATE = "stale|wrong|unwritten|NaN|remembers|goes on|outside"
 def to_a_thread(x, weight, honest):
     pool, out = ThreadPoolExecutor(1), torch.empty_like(x)
 
+    def compute(stream):
+        if stream:
+            torch.cuda.set_stream(stream)  # a thread's own is another
+        torch.mm(torch.softmax(x, -1), weight, out=out)
+
     def run():
-        done = pool.submit(lambda: torch.mm(torch.softmax(x, -1), weight, out=out))
+        done = pool.submit(compute, torch.cuda.current_stream() if x.is_cuda else None)
         if honest:
             done.result()
         return out
