@@ -72,8 +72,8 @@ def trial(
         if event["event"] == "row":
             rows[event["variant"]] = event
 
-    path = os.pathsep.join([str(HERE), *sessions.path().values()])
-    env = {**told, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive"}  # many processes take turns on the same cores
+    # Many processes take turns on the same cores.
+    env = {**told, "PYTHONPATH": os.pathsep.join([str(HERE), *sessions.path().values()]), "OMP_WAIT_POLICY": "passive"}
     log = folder / "log.txt"
     sessions.run_session(module, plan, log, on_event=on_event, silence_s=60.0, env=env)
     return rows

@@ -199,7 +199,7 @@ FAULTS: dict[str, list[tuple[str, int, str, list[str]]]] = {
         ("rewrite", 10, "'arithmetic'; known: author", ["arithmetic"]),
         (BEFORE_WHY, 11, "'roughly'", ["  sense: roughly\n  why:"]),
         (BEFORE_WHY, 11, "gain", [f"  gain: {told}\n  why:" for told in ("up", "!!bool up", "true\n  sense: at_most")]),
-        (BEFORE_WHY, 11, "forecast", [f"  forecast: {told}\n  why:" for told in ("yes please", "true")]),
+        (BEFORE_WHY, 11, "forecast", [f"  forecast: {told}\n  why:" for told in ("yes please",)]),
         (BEFORE_WHY, 11, "elsewhere", ["  elsewhere: On another GPU.\n  why:"]),
         ('"×"\n  quantity: slowdown', 7, "free_relu", ["ms\n  quantity: time\n  bound: free_relu"]),
         (f"slowdown\n  variant: naive\n  workloads: {WORKLOADS}", 9, "free_relu", [RATIO]),

@@ -53,8 +53,8 @@ class Claim:
     ``program`` is one of :data:`PROGRAMS`. Where it is the author's, ``variant``, ``baseline`` and the figures name
     his, and ``rewrites`` says for each which variant of the lab's stands in where his was not measured: as the thing
     itself where a record shows both equal by that clock, else as a finding. ``made_of`` is the operation that shows
-    them equal, where what is judged consists of calls of it. A ``forecast`` is what the document expects of something
-    that its author has not built, or a goal of the lab's.
+    them equal, where what is judged consists of calls of it. A ``forecast`` is what the document expects, or has for
+    its target, or a goal of the lab's.
 
     ``workloads`` are names as in the results table. ``bound``: ``roofline`` (the machine's measured ceilings),
     ``free_relu`` (the ReLU costs nothing) or ``""``. ``device`` and ``clock`` are ``""`` when the claim leaves them

@@ -67,7 +67,7 @@ _CHOICES = {
     "device": ("cpu", "cuda"),
     "clock": ("hot", "cold", "graph", "wall", "profiler"),
     "part": ("relu", "linear"),
-    "topic": ("start", "trace", "kernels", "accuracy", "process", "counters", "graph", "program"),
+    "topic": ("start", "trace", "kernels", "accuracy", "process", "counters", "graph", "program", "training"),
     "program": PROGRAMS[:-1],
     "sense": SENSES,
     "kind": KINDS,
@@ -368,8 +368,6 @@ def _faults(claim: Claim) -> Iterator[tuple[str, str]]:
     if claim.elsewhere and claim.unit not in HARDWARE:
         told = f"elsewhere is for what depends on the hardware ({', '.join(HARDWARE)}), not for {claim.unit}"
         yield "elsewhere", f"{told}; a figure of the claimed quantity is judged"
-    if claim.forecast and claim.program not in ("own", "library"):
-        yield "forecast", "a forecast is judged by a program of the lab's own or a library's"
     if claim.bound == "free_relu" and claim.quantity != "ratio":
         yield "bound", "bound free_relu goes with quantity ratio only"
     if claim.quantity == "constant" and len(claim.workloads) < 2:

@@ -1,4 +1,5 @@
-"""The graph optimizer as a variant: the documents' MLPs and the U-Net, as modules, through :func:`optimize`."""
+"""Modules of models as variants: the documents' MLPs and the U-Net through :func:`optimize`, and the MLPs converted by
+:mod:`hypatia_lab.nn`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hypatia_lab import nn
 from hypatia_lab.egraph import calls, saturation
 from hypatia_lab.egraph.measure import stored
 from hypatia_lab.egraph.module import Optimized
@@ -71,6 +73,10 @@ def _on_gpu(workload: Workload, device: str) -> str:
     return saturation.missing() if device == "cuda" else loader.NO_GPU
 
 
+def _clear_on_gpu(workload: Workload, device: str) -> str:
+    return clear(workload, device) if device == "cuda" else loader.NO_GPU
+
+
 def _split(workload: Workload, device: str) -> str:
     return _on_gpu(workload, device) or calls.split_missing(device, workload.dtype)
 
@@ -80,12 +86,29 @@ def _factory(build: Callable[[Inputs], torch.nn.Module], clock: str, options: Ma
     as of a replayed CUDA graph (graph), where a launch costs little."""
 
     def bind(workload: Workload, inputs: Inputs) -> Run:
-        x, built = inputs["x"], build(inputs).eval()
-        module = optimized(built, inputs, costs=stored(x.device.type, clock), measure=True, **options)
-        if "grad" not in inputs:
-            return lambda: module(x)
-        leaves = [x.detach().requires_grad_(), *(module.get_parameter(name) for name, _ in built.named_parameters())]
-        return lambda: step(module(leaves[0]), leaves, inputs["grad"])
+        built = build(inputs).eval()
+        costs = stored(inputs["x"].device.type, clock)
+        return _called(optimized(built, inputs, costs=costs, measure=True, **options), built, inputs)
+
+    return bind
+
+
+def _called(module: torch.nn.Module, built: torch.nn.Module, inputs: Inputs) -> Run:
+    """A call of ``module``, made of ``built``; where there is ``grad``, y and the gradients of x and all parameters."""
+    x = inputs["x"]
+    if "grad" not in inputs:
+        return lambda: module(x)
+    leaves = [x.detach().requires_grad_(), *(module.get_parameter(name) for name, _ in built.named_parameters())]
+    return lambda: step(module(leaves[0]), leaves, inputs["grad"])
+
+
+def _converted(clock: str) -> Factory:
+    """The MLP's own modules, which the dispatcher serves (:func:`hypatia_lab.nn.convert`)."""
+
+    def bind(workload: Workload, inputs: Inputs) -> Run:
+        module = module_of(inputs)
+        nn.convert(module, clock=clock)
+        return _called(module, module, inputs)
 
     return bind
 
@@ -115,3 +138,8 @@ for _operation, _name, _clock, _needs, _options, _more in FORMS:
         tags=("graph", "replayed") if _replayed else ("graph",),
         **_more,
     )(_factory(module_of if _operation == "mlp" else UNet, _clock, _options))
+
+for _name, _clock, _needs in (("modules", "wall", clear), ("modules_replayed", "graph", _clear_on_gpu)):
+    _how = {"origin": "own", "needs": _needs, "directions": DIRECTIONS[1:], "tags": ("modules",)}
+    _label = "modules of lab.nn" + ", for replaying" * (_clock == "graph")
+    variant("mlp", _name, label=_label, **_how)(_converted(_clock))

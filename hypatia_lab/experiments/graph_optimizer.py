@@ -79,7 +79,25 @@ KERNELS = Looks(
 )
 """The documents' scenario: three Linear layers. Kernels on a GPU, operators on a CPU."""
 
+STEPS = Sweep(
+    "mlp",
+    {"quick": MODELS[:1], "cpu": MODELS[:3], "cuda": MODELS},
+    (f"{BOTH} modules egraph", {"cuda": "modules_replayed"}, {"quick": "", **dict.fromkeys(COMPILED, "compile")}),
+    direction=STEP,
+    clocks=CALLED,
+    budget_s={"cuda": 0.1, "cpu": 0.2},
+)
+LOSSES = Looks(
+    "mlp",
+    {"quick": MODELS[:1], "": COMPILED[:2]},
+    ("eager modules egraph", {"cuda": "modules_replayed"}),
+    direction=STEP,
+    asked="dropped",
+    topic="training",
+)
+
 EXPERIMENTS = (
+    experiment("training", "15_backward", "steps of the nine models, and their losses", STEPS, probes=(LOSSES,)),
     experiment(
         "graph_optimizer",
         "11_graph_optimizer",

@@ -39,7 +39,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 CASES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("trace", "process", "graph", "oracle"), ("",)),
+    **dict.fromkeys(("trace", "process", "graph", "oracle", "training"), ("",)),
     "start": caches.CASES,
     "accuracy": accuracy.CASES,
     "counters": tuple(counters.CASES),
@@ -70,8 +70,8 @@ class Probe:
 
     ``topic``: start (every stage and call of a fresh process), trace (kernels), accuracy (error measures), process
     (a whole program), program (a command of a program from outside), counters (bytes that a call moves), graph
-    (optimizing a model's graph) or oracle (the lab's clock beside another timer). ``case`` says which of several ways,
-    such as which caches are warm.
+    (optimizing a model's graph), oracle (the lab's clock beside another timer) or training (losses of 200 steps).
+    ``case`` says which of several ways, such as which caches are warm.
     """
 
     topic: str
