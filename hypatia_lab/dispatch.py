@@ -11,7 +11,7 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   eager that is off; so is one that fails. A warning says so once.
 - **Quickest** is one of the lab's only where it is faster than the quickest of the library's by more than
   :data:`MARGIN`, at the end of its interval, and again in a race with it and with eager. Else it is the library's:
-  eager, or another that was the quicker both times.
+  eager, or another that was quicker at first and surely in that race.
 - **Clock**: ``wall``, what a caller waits for, or ``graph``, the time in a replayed CUDA graph. A call that is being
   captured takes what was chosen by ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
 - **Gradients**: where some are asked for, forms of both passes race in the same way, by which are asked for;
@@ -310,12 +310,11 @@ def quickest(samples: Mapping[str, Sequence[float]]) -> tuple[str, str]:
 def confirmed(name: str, rival: str, again: Mapping[str, Sequence[float]]) -> str:
     """The choice by a second measurement, ``again`` (µs), where ``name`` and ``rival`` are what :func:`quickest` found.
 
-    Whoever is to take the place of another has to win twice: a form of the library's from eager, one of the lab's from
-    the library's, and that surely by more than :data:`MARGIN`.
+    Whoever is to take the place of another has to win twice, and the second time surely: a form of the library's from
+    eager, one of the lab's from the library's, and that by more than :data:`MARGIN`.
     """
-    medians = {one: intervals.geometric(own).value for one, own in again.items()}
     library = rival or name
-    if medians.get(library, math.inf) > medians.get("eager", math.inf):
+    if "eager" in again and _gain(again["eager"], again.get(library, ())) <= 0:
         library = "eager"
     sure = rival and {name, library} <= again.keys() and _gain(again[library], again[name]) > MARGIN
     return name if sure else library
@@ -333,7 +332,7 @@ def contends(one: Variant) -> bool:
 def _gain(library: Sequence[float], own: Sequence[float]) -> float:
     """By what share ``own`` is surely faster: the lower end of the interval, less one."""
     many = min(len(library), len(own))
-    low = intervals.ratio(library[:many], own[:many]).low
+    low = intervals.ratio(library[:many], own[:many]).low if many else math.nan
     return -1.0 if math.isnan(low) else low - 1
 
 

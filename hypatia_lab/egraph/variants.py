@@ -103,11 +103,12 @@ def _called(module: torch.nn.Module, built: torch.nn.Module, inputs: Inputs) -> 
 
 
 def _converted(clock: str) -> Factory:
-    """The MLP's own modules, which the dispatcher serves (:func:`hypatia_lab.nn.convert`)."""
+    """The MLP's own modules, as they are or, with a ``clock``, served by the dispatcher (:mod:`hypatia_lab.nn`)."""
 
     def bind(workload: Workload, inputs: Inputs) -> Run:
         module = module_of(inputs)
-        nn.convert(module, clock=clock)
+        if clock:
+            nn.convert(module, clock=clock)
         return _called(module, module, inputs)
 
     return bind
@@ -139,6 +140,9 @@ for _operation, _name, _clock, _needs, _options, _more in FORMS:
         **_more,
     )(_factory(module_of if _operation == "mlp" else UNet, _clock, _options))
 
+variant("mlp", "sequential", origin="peer", needs=clear, directions=DIRECTIONS[1:], label="nn.Sequential")(
+    _converted("")
+)
 for _name, _clock, _needs in (("modules", "wall", clear), ("modules_replayed", "graph", _clear_on_gpu)):
     _how = {"origin": "own", "needs": _needs, "directions": DIRECTIONS[1:], "tags": ("modules",)}
     _label = "modules of lab.nn" + ", for replaying" * (_clock == "graph")

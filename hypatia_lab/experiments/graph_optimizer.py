@@ -82,7 +82,11 @@ KERNELS = Looks(
 STEPS = Sweep(
     "mlp",
     {"quick": MODELS[:1], "cpu": MODELS[:3], "cuda": MODELS},
-    (f"{BOTH} modules egraph", {"cuda": "modules_replayed"}, {"quick": "", **dict.fromkeys(COMPILED, "compile")}),
+    (
+        f"{BOTH} sequential modules egraph",
+        {"cuda": "modules_replayed"},
+        {"quick": "", **dict.fromkeys(COMPILED, "compile")},
+    ),
     direction=STEP,
     clocks=CALLED,
     budget_s={"cuda": 0.1, "cpu": 0.2},
