@@ -19,7 +19,7 @@ def quantity_text(value: Any, unit: str) -> str:
     if absent(value):
         return MISSING
     ends = value if isinstance(value, list | tuple) else [value]
-    return with_unit("–".join(map(_figure, ends)), unit)
+    return with_unit("–".join(dict.fromkeys(map(_figure, ends))), unit)
 
 
 def claimed_text(value: Any, unit: str) -> str:
