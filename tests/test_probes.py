@@ -24,7 +24,7 @@ from hypatia_lab.bench import sessions
 from hypatia_lab.bench.details import collect
 from hypatia_lab.diffraction.operations import layout_of
 from hypatia_lab.experiments import Probe
-from hypatia_lab.probes import accuracy, oracle, process, trace
+from hypatia_lab.probes import accuracy, oracle, process, trace, training
 from hypatia_lab.probes.probe import Ended, Subject
 from hypatia_lab.workloads import Workload
 
@@ -210,6 +210,23 @@ def test_a_call_that_the_lab_cannot_time_ends_the_probe(tmp_path: Path, monkeypa
 def test_tritons_timer_gives_microseconds():
     x = torch.randn(4096, 4096, device="cuda")
     assert 10 < oracle.tritons(lambda: x + 1) < 1000
+
+
+# ---------------------------------------------------------------- training
+
+
+def test_losses_fall_as_float64s_do_and_a_gradient_that_is_off_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = Workload("mlp", (16, 24, 32, 2, 8), direction="forward_backward")
+    whole, right = found(model, "eager", tmp_path), looked(found(model, "eager", tmp_path), training)
+    assert right["last loss"] < right["first loss"] / 2
+    assert right["distance"] < 1e-5
+
+    def off(workload: Workload, inputs: dict[str, torch.Tensor]) -> Callable[[], Any]:
+        run = whole.variant.factory(workload, inputs)
+        return lambda: tuple(tensor * (1 + 1e-3 * (place == 2)) for place, tensor in enumerate(run()))
+
+    monkeypatch.setattr(Subject, "checked", lambda self, problem: off(self.workload, problem.inputs))
+    assert looked(whole, training)["distance"] > 1e-4
 
 
 # ---------------------------------------------------------------- how probes end
