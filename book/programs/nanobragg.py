@@ -46,9 +46,10 @@ WAVELENGTH = 6.2
 """Å, in every script."""
 SCRIPTS = upstream.root / "scripts" / "benchmarks"
 SOURCES = upstream.root / "src"
-COLLECTING = {"TORCH_CUDAGRAPH_GC": "1"}
-"""Up to PyTorch 2.8 every recording of a CUDA graph began with a collection of garbage; from 2.9 on this asks for it.
-The document is of September 2025, when 2.8 was the newest release."""
+COLLECTING = {"TORCH_CUDAGRAPH_GC": "1", "TORCHINDUCTOR_GRAPH_PARTITION": "0"}
+"""Up to PyTorch 2.8 every recording of a CUDA graph began with a collection of garbage, and what torch.compile had
+compiled became one graph or none; from 2.9 on these ask for it. The document is of September 2025, when 2.8 was the
+newest release."""
 CALLS = 12
 """How often ``warm`` calls the simulator at each size."""
 
