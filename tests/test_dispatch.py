@@ -157,6 +157,8 @@ def test_another_form_of_the_librarys_has_to_be_the_quicker_twice(planted: Any, 
     assert dispatch.confirmed("own", "group_norm", again) == "eager"
     assert dispatch.confirmed("own", "group_norm", again | {"eager": slow, "group_norm": near}) == "group_norm"
     assert dispatch.confirmed("own", "group_norm", again | {"own": [15.0] * 4}) == "own"
+    # Quicker on average, and not surely.
+    assert dispatch.confirmed("group_norm", "", {"eager": [19.0, 21.0] * 2, "group_norm": [21.0, 18.5] * 2}) == "eager"
     # Who failed in the race is not chosen.
     assert dispatch.confirmed("own", "group_norm", {"eager": quick}) == "eager"
     raced({"eager": 21.0, "epilogue": 19.0}, {"eager": 19.0, "epilogue": 21.0})

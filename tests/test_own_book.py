@@ -24,7 +24,7 @@ import nbformat
 from command import call, files_below, refused
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from synthetic import ceilings, cell_line, run_line, write_records
+from synthetic import ceilings, cell_line, evidence, run_line, write_records
 
 from hypatia_lab import claims, paths, records, results, tables, workloads
 from hypatia_lab.bench import composer
@@ -116,6 +116,20 @@ def test_a_description_keeps_its_signs_and_gives_no_markup():
 def test_a_page_without_records_says_so(tmp_path):
     with pytest.raises(records.RecordError, match="tiny"):
         own_kernel.read(tmp_path, "tiny")
+
+
+def test_a_kernel_has_a_line_for_each_clock_and_a_wrong_one_a_line():
+    told = {"variant": "mine", "origin": "own"}
+    took = [cell_line(clock=clock, medians_us=[us] * 5) for clock, us in (("graph", 4.0), ("wall", 20.0))]
+    took += [cell_line(**told, clock=clock, medians_us=[us] * 5) for clock, us in (("graph", 2.0), ("wall", 40.0))]
+    wrong = {**told, "variant": "other", "status": "wrong", "reason": "off", "medians_us": [None] * 5}
+    took += [cell_line(**wrong, clock=clock) for clock in ("graph", "wall")]
+    lines = own_kernel.summary(evidence({"scaled_softmax": took}), "box", "scaled_softmax")
+    assert [(line["variant"], line["clock"], line["against its baseline"]) for line in lines] == [
+        ("other", "–", "–"),
+        ("mine", "graph", "faster"),
+        ("mine", "wall", "slower"),
+    ]
 
 
 # ---------------------------------------------------------------- records from elsewhere
