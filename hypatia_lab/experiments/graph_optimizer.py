@@ -11,8 +11,6 @@ from hypatia_lab.workloads import Workload
 COMPILED = MODELS[::3]
 """Models that torch.compile is asked for in float32, and the first of them in bfloat16: it takes seconds for each, anew
 in each of five processes. With max-autotune it is by the full preset alone, for it tries products for minutes."""
-TRAINED = (MODELS[0], MODELS[6])
-"""Models of which a training step is timed, forward and backward."""
 
 
 def depth(layers: int) -> Workload:
@@ -50,8 +48,12 @@ MODULES = (
     ),
     Sweep(
         "mlp",
-        {"asked": TRAINED, "quick cpu": (), "quick": TRAINED[:1], "cuda": TRAINED, "cpu": TRAINED[:1]},
-        f"{BOTH} egraph ?compile",
+        {"asked": MODELS, "quick cpu": (), "quick": MODELS[:1], "cuda": MODELS, "cpu": MODELS[:3]},
+        (
+            f"{BOTH} egraph sequential modules",
+            {"cuda": "modules_replayed"},
+            dict.fromkeys(COMPILED, "?compile"),
+        ),
         direction=STEP,  # 16-bit gradients cannot be judged: see hypatia_lab.operations.mlp
         clocks=CALLED,
         budget_s={"cuda": 0.1, "cpu": 0.2},
@@ -79,21 +81,9 @@ KERNELS = Looks(
 )
 """The documents' scenario: three Linear layers. Kernels on a GPU, operators on a CPU."""
 
-STEPS = Sweep(
-    "mlp",
-    {"quick": MODELS[:1], "cpu": MODELS[:3], "cuda": MODELS},
-    (
-        f"{BOTH} sequential modules egraph",
-        {"cuda": "modules_replayed"},
-        {"quick": "", **dict.fromkeys(COMPILED, "compile")},
-    ),
-    direction=STEP,
-    clocks=CALLED,
-    budget_s={"cuda": 0.1, "cpu": 0.2},
-)
 LOSSES = Looks(
     "mlp",
-    {"quick": MODELS[:1], "": COMPILED[:2]},
+    {"quick": (), "": COMPILED[:2]},
     ("eager modules egraph", {"cuda": "modules_replayed"}),
     direction=STEP,
     asked="dropped",
@@ -101,12 +91,11 @@ LOSSES = Looks(
 )
 
 EXPERIMENTS = (
-    experiment("training", "15_backward", "steps of the nine models, and their losses", STEPS, probes=(LOSSES,)),
     experiment(
         "graph_optimizer",
         "11_graph_optimizer",
-        "an e-graph over torch.fx: the nine models, a U-Net, kernels, optimizing time",
+        "an e-graph over torch.fx: the nine models, their training, a U-Net, kernels, optimizing time",
         *MODULES,
-        probes=(OPTIMIZING, KERNELS),
+        probes=(OPTIMIZING, KERNELS, LOSSES),
     ),
 )
