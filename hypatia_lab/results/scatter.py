@@ -55,7 +55,7 @@ BETWEEN_TIMES: Scatter = {
         "profiler": (0.0075,),
     },
     "AMD EPYC": {
-        "hot": (0.33,),
+        "hot": (0.34,),
         "cold": (0.11,),
         "wall": (0.41,),
         "profiler": (0.094,),
