@@ -451,6 +451,35 @@ def test_the_example_is_right_and_its_program_prints_its_figures(tmp_path):
     assert sorted(path.name for path in EXAMPLE.with_name("stand_in").iterdir()) == ["benchmark.py"]
 
 
+TORCHVISION = """
+from torch import nn
+
+class MLP(nn.Sequential):
+    def __init__(self, inner, widths):
+        layers = []
+        for width in widths[:-1]:
+            layers += [nn.Linear(inner, width), nn.ReLU(), nn.Dropout(0.0)]
+            inner = width
+        super().__init__(*layers, nn.Linear(inner, widths[-1]), nn.Dropout(0.0))
+"""
+"""A stand-in: torchvision is not everywhere. Its MLP is a Sequential of a class of its own, too."""
+
+
+def test_the_script_of_the_page_trains_a_model_of_torchvisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").touch()
+    (tmp_path / "torchvision" / "ops.py").write_text(TORCHVISION, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setattr(programs.Provenance, "verify", lambda one: None)
+    found = programs.load(paths.HOME / "book" / "programs" / "torchvision_mlp.py")
+    with shell(tmp_path, 120) as here:
+        figures = {one["name"]: one["value"] for one in found.commands["training"].figures(here)}
+    assert all(figures[f"{name}, last loss"] < 0.1 for name in ("as written", "converted"))
+    assert all(figures[name] > 0 for name in ("as written", "converted"))
+    lines = [line for line in EXAMPLE.with_name("training.py").read_text(encoding="utf-8").splitlines() if line]
+    assert len(lines) <= 30
+
+
 def test_the_page_names_every_status_and_shows_the_example():
     page = (EXAMPLE.parents[1] / "programs.md").read_text(encoding="utf-8")
     shown = re.findall(r"```\{literalinclude\} (\S+)", page)
