@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_tensors import DEVICE, accepted, error, matrices, normal, on_hopper
+from measuring import tiny
 from synthetic import ceilings, run_line
 from test_linear_relu import operation
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,14 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hypatia_lab import records, results
 from hypatia_lab.bench import composer
 from hypatia_lab.check import Problem, check, judge
-from hypatia_lab.experiments import Experiment, Group
+from hypatia_lab.experiments import Group
 from hypatia_lab.operations.linear_relu import own_backward as linear_relu_backward
-from hypatia_lab.planted import both_passes, gradients
+from hypatia_lab.planted import BOTH, both_passes, gradients
 from hypatia_lab.workloads import MATH, Workload, WorkloadError
 
-BOTH = "forward_backward"
 PARTS = ("y", "grad_x", "grad_weight", "grad_bias")
-MEDIUM = (1024, 784, 2048)
 SQUARE = Workload("linear_relu", (96, 128, 128), direction=BOTH)
 """Square weight, so that a transposed one fits."""
 
@@ -205,9 +204,7 @@ def test_nan_lets_the_gradient_through_as_in_torch(name: str) -> None:
 class Counter(TorchDispatchMode):
     """Counts the matrix products that reach the device."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.products = 0
+    products = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.products += func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm)
@@ -232,9 +229,7 @@ def test_the_fused_backward_computes_only_what_is_needed(needed: str) -> None:
     y = operation("fused_backward")(*given).detach()
     found = linear_relu_backward.linear_relu_gradients(torch.ones_like(y), x, weight, y, "x" in needed, "w" in needed)
     assert [bool(f.numel()) for f in found] == ["x" in needed, "w" in needed, True]
-    wanted = [
-        one.requires_grad_(letter in needed) for letter, one in zip("xwb", given, strict=True) if letter in needed
-    ]
+    wanted = [one for letter, one in zip("xwb", given, strict=True) if letter in needed]
     expected, own = (torch.autograd.grad(form(*given).sum(), wanted) for form in (plain, operation("fused_backward")))
     torch.testing.assert_close(own, expected)
 
@@ -285,13 +280,9 @@ def test_a_custom_operation_compiles_with_its_backward(name: str) -> None:
 def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, names = {"forward": (), BOTH: ("compile_max_autotune",)}, ("eager", "epilogue")
     groups = [Group(Workload("linear_relu", (8, 8, 8), direction=d), names + own[d], ("hot",), 0.0) for d in own]
-    tiny = Experiment("tiny", "none", "a test", "linear_relu", lambda *asked: groups)
-    measured = {"tiny": tiny, "ceilings": composer.EXPERIMENTS["ceilings"]}
     records.write(tmp_path, run_line(experiment="ceilings"), ceilings({"ieee": 1e3}, "hot"))
-    monkeypatch.setattr(composer, "EXPERIMENTS", measured)
-    monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})
     monkeypatch.setattr(composer.source_tree, "commit", lambda: ("0" * 40, False))
-    record = composer.measure("tiny", machine_name="box", root=tmp_path, progress=False)
+    record = composer.measure(tiny(*groups), machine_name="box", root=tmp_path, progress=False)
     found = {(cell["direction"], cell["variant"]): cell for cell in record.cells}
     skipped = (BOTH, "compile_max_autotune")
     assert {key: cell["status"] for key, cell in found.items()} == {
@@ -317,7 +308,6 @@ def test_the_split_operations_have_shapes_without_a_gpu(name: str) -> None:
 # ---------------------------------------------------------------- gradients of split operands on a GPU
 
 
-@pytest.mark.cuda
 @on_hopper
 @pytest.mark.parametrize(
     "shape",
@@ -355,7 +345,6 @@ def test_three_float16_products_are_as_good_as_eager_and_repeat(shape: tuple[int
         assert torch.equal(one, other)
 
 
-@pytest.mark.cuda
 @on_hopper
 @pytest.mark.parametrize("rows", [True, False], ids=["rows", "columns"])
 def test_rows_and_columns_may_each_have_their_own_magnitude(rows: bool) -> None:
@@ -374,10 +363,9 @@ def test_rows_and_columns_may_each_have_their_own_magnitude(rows: bool) -> None:
         assert bool(((own.double() - a @ b).abs() <= 1e-6 * scale + peaks + 2.0**-149)[held].all())
 
 
-@pytest.mark.cuda
 @pytest.mark.slow
 @on_hopper
-@pytest.mark.parametrize("shape", [(200, 96, 160), MEDIUM])
+@pytest.mark.parametrize("shape", [(200, 96, 160), (1024, 784, 2048)])
 def test_every_plan_of_the_split_gradients_is_right(shape: tuple[int, int, int]) -> None:
     from hypatia_lab.kernels.linear_relu.gradient_products_split import candidates, gradient_products_split
 

@@ -34,16 +34,8 @@ from hypatia_lab.records import Record
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 PATIENCE_MS = 120_000
 """So long a page may take to open: tests share two cores."""
-FLAGS = [
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+FLAGS = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-gpu"]
+"""Beside those by which playwright has the browser ask for nothing of its own accord."""
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1300, "height": 900}
 NARROW = {"width": 1100, "height": 800}
 """A window in which the theme has no margin on the right yet."""
@@ -146,23 +138,17 @@ def faults(seen: Seen, root: Path) -> list[str]:
     if look["wide"] > 1:
         out.append(f"the page is {look['wide']} px wider than the window")
     for number, figure in enumerate(look["figures"], 1):
-        name = f"figure {number}"
         if min(figure["size"]) < 100 or not 0 < figure["traces"] <= figure["drawn"]:
-            out.append(f"{name} is not drawn: {figure['drawn']} of {figure['traces']} traces, {figure['size']} px")
+            out.append(f"figure {number} is not drawn: {figure}")
         if figure["role"] != "img" or len(figure["alt"]) < 20:
-            out.append(f"{name} has no alt text to speak of: {figure['alt']!r}")
-        if not figure["rows"]:
-            out.append(f"{name} has no data table in its cell")
-        if not figure["records"]:
-            out.append(f"{name} has no link to a record in its cell")
-        out += [f"{name}: text is cut off: {text!r}" for text in figure["cut"]]
-    for number, rows in enumerate(look["marked"], 1):
-        name = f"rows of marks {number}"
-        if not rows["rows"] or not rows["records"]:
-            out.append(f"{name} have {rows['rows']} lines of data and {len(rows['records'])} records in their cell")
-        if rows["narrowest"] < 40:
-            out.append(f"{name} are not drawn: one is {rows['narrowest']} px wide")
-        out += [f"{name}: text is cut off: {text!r}" for text in rows["cut"]]
+            out.append(f"figure {number} has no alt text to speak of: {figure['alt']!r}")
+    out += [f"rows of marks are not drawn: {rows}" for rows in look["marked"] if rows["narrowest"] < 40]
+    for drawn in (*look["figures"], *look["marked"]):
+        if not drawn["rows"]:
+            out.append(f"no data table in the cell of {drawn}")
+        if not drawn["records"]:
+            out.append(f"no link to a record in the cell of {drawn}")
+        out += [f"text is cut off: {text!r}" for text in drawn["cut"]]
     return out
 
 
@@ -200,23 +186,19 @@ def test_every_built_page_is_looked_at(pages: dict[str, Seen], committed_book: P
 
 @pytest.mark.browser
 def test_index_leads_to_the_front_page(browser: Any, committed_book: Path) -> None:
-    page = browser.new_page()
-    page.goto((committed_book / "index.html").as_uri())
-    page.wait_for_url((committed_book / PAGES[0]).resolve().as_uri(), timeout=10_000)
-    page.close()
+    with browser.new_page() as page:
+        page.goto((committed_book / "index.html").as_uri())
+        page.wait_for_url((committed_book / PAGES[0]).resolve().as_uri(), timeout=10_000)
 
 
 @pytest.mark.browser
 def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]) -> None:
-    for name in _chapters():
-        path = paths.HOME / f"{name}.ipynb"
-        if not path.is_file():
-            continue
-        notebook = nbformat.read(path, as_version=4)
-        outputs = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
-        drawn = [output["data"][build.PLOTLY_MIME] for output in outputs if build.PLOTLY_MIME in output.get("data", {})]
+    for name in filter(lambda name: (paths.HOME / f"{name}.ipynb").is_file(), _chapters()):
+        cells = nbformat.read(paths.HOME / f"{name}.ipynb", as_version=4).cells
+        outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+        drawn = [data[build.PLOTLY_MIME] for data in outputs if build.PLOTLY_MIME in data]
         plots = sum(len(one["layout"]["meta"].get("tiles", "1")) for one in drawn)
-        marked = sum("lab-rows" in "".join(output.get("data", {}).get("text/html", "")) for output in outputs)
+        marked = sum("lab-rows" in "".join(data.get("text/html", "")) for data in outputs)
         look = pages[f"{name}.html"].look
         assert (len(look["figures"]), len(look["marked"])) == (plots, marked), name
     assert sum(len(seen.look["figures"]) for seen in pages.values()) > 0
@@ -233,11 +215,10 @@ READ_ALOUD = ("notebooks/02_naive_vs_cublas.html", "book/references.html", "sear
 )
 def test_a_screen_reader_meets_nothing_serious(name: str, browser: Any, committed_book: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
-    page = browser.new_page(viewport=DESK)
-    page.goto((committed_book / name).as_uri())
-    page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    page.close()
+    with browser.new_page(viewport=DESK) as page:
+        page.goto((committed_book / name).as_uri())
+        page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
     grave = [one for one in found if one["impact"] in ("serious", "critical")]
     assert [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in grave] == []
 
@@ -262,12 +243,11 @@ def test_page_fits_a_phone_in_the_dark(name: str, visit: Visit, pages: dict[str,
 def test_wide_cells_fit_a_window_without_a_margin(browser: Any, committed_book: Path) -> None:
     wide = [path for path in sorted(committed_book.glob("notebooks/*.html")) if "tag_full-width" in path.read_text()]
     assert wide
-    page = browser.new_page(viewport=NARROW, java_script_enabled=False)  # style alone decides, and figures take seconds
-    for path in wide:
-        page.goto(path.as_uri())
-        root = "document.documentElement"
-        assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") <= 1, path.name
-    page.close()
+    with browser.new_page(viewport=NARROW, java_script_enabled=False) as page:  # style decides; figures take seconds
+        for path in wide:
+            page.goto(path.as_uri())
+            root = "document.documentElement"
+            assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") <= 1, path.name
 
 
 LONG = "a name that is longer than what a telephone has room for beside anything else"
@@ -305,17 +285,16 @@ def test_figures_fit_a_telephone_and_a_desk(browser: Any, tmp_path: Path) -> Non
     path.write_text(f'<!doctype html><head><meta charset="utf-8">{head}</head><body class="bd-article">{body}</body>')
     beside = []
     for width in (360, 1300):
-        page = browser.new_page(viewport={"width": width, "height": 800})
-        page.goto(path.as_uri())
-        look = page.evaluate(LOOK)
+        with browser.new_page(viewport={"width": width, "height": 800}) as page:
+            page.goto(path.as_uri())
+            look = page.evaluate(LOOK)
+            tops = "[...document.querySelectorAll('%s')].map(box => box.getBoundingClientRect().top)"
+            chosen = (".lab-tiles > div", "tbody tr:first-child td")
+            beside.append([len(set(page.evaluate(tops % one))) for one in chosen])
         assert look["wide"] <= 1, width
         assert [figure["drawn"] for figure in look["figures"]] == [1] * 5
         assert [figure["cut"] for figure in [*look["figures"], *look["marked"]]] == [[]] * 7
         assert all(rows["narrowest"] >= 40 for rows in look["marked"])
-        tops = "[...document.querySelectorAll('%s')].map(box => box.getBoundingClientRect().top)"
-        chosen = (".lab-tiles > div", "tbody tr:first-child td")
-        beside.append([len(set(page.evaluate(tops % one))) for one in chosen])
-        page.close()
     (tiles, cells), (wide_tiles, wide_cells) = beside
     assert tiles == 5 > wide_tiles
     assert cells > wide_cells, "marks wrap where there is no room"
@@ -328,17 +307,16 @@ def _brightness(colour: str) -> float:
 
 @pytest.mark.browser
 def test_search_and_theme_switch_work_offline(browser: Any, committed_book: Path) -> None:
-    page = browser.new_page(viewport=DESK)
-    page.goto((committed_book / "search.html").as_uri() + "?q=measured")
-    page.wait_for_selector("#search-results li a", timeout=10_000)
     pages = sorted(committed_book.glob("notebooks/*.html"))
-    page.goto(next(path for path in pages if "lab-figure" in path.read_text("utf-8")).as_uri())
-    page.evaluate(LOOK)
-    colour = "getComputedStyle(document.querySelector('.lab-plot svg text')).fill"
-    before = page.evaluate(colour)
-    page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    page.wait_for_function(f"{colour} !== {json.dumps(before)}", timeout=10_000)
-    page.close()
+    with browser.new_page(viewport=DESK) as page:
+        page.goto((committed_book / "search.html").as_uri() + "?q=measured")
+        page.wait_for_selector("#search-results li a", timeout=10_000)
+        page.goto(next(path for path in pages if "lab-figure" in path.read_text("utf-8")).as_uri())
+        page.evaluate(LOOK)
+        colour = "getComputedStyle(document.querySelector('.lab-plot svg text')).fill"
+        before = page.evaluate(colour)
+        page.evaluate("document.documentElement.dataset.theme = 'dark'")
+        page.wait_for_function(f"{colour} !== {json.dumps(before)}", timeout=10_000)
 
 
 def test_plotly_is_loaded_only_where_there_is_a_figure(committed_book: Path) -> None:
@@ -348,6 +326,10 @@ def test_plotly_is_loaded_only_where_there_is_a_figure(committed_book: Path) -> 
 
 
 # A small book of its own, to see that the checks above can fail.
+
+
+TABS = ("01_tabs", "02_tabs")
+"""The pages with tabs."""
 
 
 def tabbed() -> Any:
@@ -368,35 +350,28 @@ def tabbed() -> Any:
 def toy_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of such a repository's book, with two more pages of which each has two tab sets."""
     folder = tmp_path_factory.mktemp("toy")
-    repository, tabs = lay_out(folder / "repository"), ("01_tabs", "02_tabs")
+    repository = lay_out(folder / "repository")
     with (repository / "_toc.yml").open("a", encoding="utf-8") as contents:
-        contents.write("chapters:\n" + "".join(f"- file: notebooks/{name}\n" for name in tabs))
-    for name in tabs:
+        contents.write("chapters:\n" + "".join(f"- file: notebooks/{name}\n" for name in TABS))
+    for name in TABS:
         write_notebook(repository / "notebooks" / f"{name}.ipynb", new_markdown_cell("# Tabs"), tabbed(), tabbed())
     return build.build(output=folder / "html", repository=repository).parent
 
 
-@pytest.fixture
-def tabbed_page(toy_book: Path) -> Path:
-    """The first of the pages with tabs."""
-    return toy_book / "notebooks" / "01_tabs.html"
-
-
 @pytest.mark.browser
 def test_filterable_tables_filter(browser: Any, toy_book: Path) -> None:
-    page = browser.new_page(viewport=DESK)
-    page.goto((toy_book / "notebooks" / "00_toy.html").as_uri())
-    assert not page.locator(".filterable").is_visible()
-    page.click("summary")
     rows = "[...document.querySelectorAll('.filterable tbody tr')]"
     visible = f"{rows}.filter(row => row.offsetHeight).map(row => row.cells[0].innerText)"
-    assert page.evaluate(visible) == ["1", "2", "3", "4"]
-    page.select_option(".lab-filter select", "odd")
-    assert page.evaluate(visible) == ["1", "3"]
-    page.fill(".lab-filter input", "3")
-    assert page.evaluate(visible) == ["3"]
-    assert page.inner_text(".lab-filter output") == "1 of 4 rows"
-    page.close()
+    with browser.new_page(viewport=DESK) as page:
+        page.goto((toy_book / "notebooks" / "00_toy.html").as_uri())
+        assert not page.locator(".filterable").is_visible()
+        page.click("summary")
+        assert page.evaluate(visible) == ["1", "2", "3", "4"]
+        page.select_option(".lab-filter select", "odd")
+        assert page.evaluate(visible) == ["1", "3"]
+        page.fill(".lab-filter input", "3")
+        assert page.evaluate(visible) == ["3"]
+        assert page.inner_text(".lab-filter output") == "1 of 4 rows"
 
 
 # One machine at a time.
@@ -415,11 +390,11 @@ BELOW = "document.querySelector('.cell_output').parentElement.getBoundingClientR
 @pytest.mark.browser
 @pytest.mark.parametrize(("viewport", "scheme"), [(PHONE, "dark"), (DESK, "light")], ids=["phone", "desk"])
 def test_one_machine_is_seen_at_a_time_on_all_pages(
-    browser: Any, tabbed_page: Path, viewport: dict[str, int], scheme: str
+    browser: Any, toy_book: Path, viewport: dict[str, int], scheme: str
 ) -> None:
-    context = browser.new_context(viewport=viewport, color_scheme=scheme)
-    page = context.new_page()
-    page.goto(tabbed_page.as_uri())
+    first, second = ((toy_book / "notebooks" / f"{name}.html").as_uri() for name in TABS)
+    page = browser.new_page(viewport=viewport, color_scheme=scheme)
+    page.goto(first)
     page.wait_for_function(f"{DRAWN}.join() === 'true,false,true,false'")  # the other's figures wait
     assert page.evaluate(SEEN) == ["one", "one"]
     one = page.evaluate(BELOW)
@@ -429,10 +404,9 @@ def test_one_machine_is_seen_at_a_time_on_all_pages(
     page.wait_for_function(f"{DRAWN}.every(Boolean)")
     assert page.evaluate(BELOW) == pytest.approx(one, abs=20)  # what is not chosen takes no room but for margins
     for _ in range(20):  # what one page stores reaches the process of another a moment later
-        page.goto(tabbed_page.with_name("02_tabs.html").as_uri())
+        page.goto(second)
         if page.evaluate(SEEN) == ["two", "two"]:
             break
-    assert page.evaluate(SEEN) == ["two", "two"]
     page.wait_for_function(f"{DRAWN}.join() === 'false,true,false,true'")
     page.focus(".lab-tabs input:checked")
     page.keyboard.press("ArrowLeft")
@@ -441,31 +415,27 @@ def test_one_machine_is_seen_at_a_time_on_all_pages(
     assert page.evaluate(SEEN) == ["one", "one"]
     assert not page.is_visible(".lab-tabs")
     assert page.locator(".lab-panel:visible").count() == 2  # on paper the machine's name
-    context.close()
+    page.close()
 
 
 @pytest.mark.browser
-def test_tabs_need_no_script(browser: Any, tabbed_page: Path) -> None:
-    page = browser.new_page(viewport=DESK, java_script_enabled=False)
-    page.goto(tabbed_page.as_uri())
-    assert page.evaluate(SEEN) == ["one", "one"]
-    page.locator(".lab-tabs label", has_text="two").first.click()
-    assert page.evaluate(SEEN) == ["two", "one"]
-    page.close()
+def test_tabs_need_no_script(browser: Any, toy_book: Path) -> None:
+    with browser.new_page(viewport=DESK, java_script_enabled=False) as page:
+        page.goto((toy_book / "notebooks" / f"{TABS[0]}.html").as_uri())
+        assert page.evaluate(SEEN) == ["one", "one"]
+        page.locator(".lab-tabs label", has_text="two").first.click()
+        assert page.evaluate(SEEN) == ["two", "one"]
 
 
 @pytest.mark.browser
 def test_tabs_show_one_machine_in_a_notebook_as_jupyterlab_lays_it_out(browser: Any) -> None:
-    outputs = [output.data.get("text/html", "a figure") for output in tabbed().outputs]
-    page = browser.new_page(viewport=DESK, java_script_enabled=False)
-    children = (
-        f'<div class="jp-OutputArea-child"><div class="jp-OutputArea-output">{one}</div></div>' for one in outputs
-    )
-    page.set_content(f'<div class="jp-OutputArea">{"".join(children)}</div>')
-    assert page.evaluate(SEEN) == ["one"]
-    page.check("input[value=two]")
-    assert page.evaluate(SEEN) == ["two"]
-    page.close()
+    child = '<div class="jp-OutputArea-child"><div class="jp-OutputArea-output">{}</div></div>'
+    outputs = [child.format(output.data.get("text/html", "a figure")) for output in tabbed().outputs]
+    with browser.new_page(viewport=DESK, java_script_enabled=False) as page:
+        page.set_content(f'<div class="jp-OutputArea">{"".join(outputs)}</div>')
+        assert page.evaluate(SEEN) == ["one"]
+        page.check("input[value=two]")
+        assert page.evaluate(SEEN) == ["two"]
 
 
 @pytest.mark.browser
@@ -511,18 +481,14 @@ def test_the_checks_can_fail(visit: Visit, toy_book: Path, tmp_path: Path) -> No
 
 @pytest.mark.browser
 def test_a_page_gives_its_notebook_and_all_of_its_code(browser: Any, committed_book: Path) -> None:
-    page = browser.new_page(viewport=DESK)
-    page.goto((committed_book / "notebooks" / "04_gemm_ladder.html").as_uri())
-    menu = page.locator(".dropdown-download-buttons > button")
-    menu.click()
-    link = page.locator(".btn-download-source-button")
-    source = committed_book / "notebooks" / link.get_attribute("href")
-    cells = nbformat.read(source, 4).cells
-    folded, visible = (page.locator(f"details.above-input pre{state}") for state in ("", ":visible"))
-    assert visible.count() == 0
-    page.locator(".btn-unfold-button").click()
-    assert visible.count() == folded.count()
-    seen = {text.strip() for text in page.locator(".cell_input pre").all_inner_texts()}
-    shown = [cell for cell in cells if cell.cell_type == "code" and cell.outputs]
+    with browser.new_page(viewport=DESK) as page:
+        page.goto((committed_book / "notebooks" / "04_gemm_ladder.html").as_uri())
+        page.click(".dropdown-download-buttons > button")
+        source = committed_book / "notebooks" / page.get_attribute(".btn-download-source-button", "href")
+        folded, visible = (page.locator(f"details.above-input pre{state}") for state in ("", ":visible"))
+        assert visible.count() == 0
+        page.click(".btn-unfold-button")
+        assert visible.count() == folded.count()
+        seen = {text.strip() for text in page.locator(".cell_input pre").all_inner_texts()}
+    shown = [cell for cell in nbformat.read(source, 4).cells if cell.cell_type == "code" and cell.outputs]
     assert {cell.source.strip() for cell in shown if "remove-input" not in cell.metadata["tags"]} <= seen
-    page.close()

@@ -50,19 +50,17 @@ def towards_zero(sums: torch.Tensor) -> torch.Tensor:
 
 
 def cut_sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    sums, a, b = a.new_zeros(len(a), b.shape[1], dtype=torch.float64), a.double(), b.double()
-    for k in range(0, a.shape[1], STEP):
-        sums = towards_zero(sums + a[:, k : k + STEP] @ b[k : k + STEP])
+    sums = a.new_zeros(len(a), b.shape[1], dtype=torch.float64)
+    for left, right in zip(a.double().split(STEP, 1), b.double().split(STEP), strict=True):
+        sums = towards_zero(sums + left @ right)
     return sums.float()
 
 
 def partial_sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Up to three sums, each rounded to the operands' 16 bits before they are added, as cuBLAS may."""
     length = max(64, -(-a.shape[1] // 3))
-    parts = [
-        (a[:, k : k + length].float() @ b[k : k + length].float()).to(a.dtype) for k in range(0, a.shape[1], length)
-    ]
-    return torch.stack(parts).float().sum(0).to(a.dtype) if parts else a @ b
+    pairs = zip(a.float().split(length, 1), b.float().split(length), strict=True)
+    return sum((left @ right).to(a.dtype).float() for left, right in pairs).to(a.dtype)
 
 
 def short_sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -229,9 +227,8 @@ def test_a_third_of_what_is_right_would_not_do(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_masks_that_rounding_decides_are_right_through_all_layers(way: str) -> None:
     problem = check.Problem(Workload("mlp", (1500, 700, 96, 5, 33), "float32", "tf32", BOTH), DEVICE)
-    assert (
-        error(problem, WAYS["float32", "tf32"][way]) > 2e-2
-    )  # masks did flip: TF32 without them is off by less than 1e-2
+    # Masks did flip: TF32 without them is off by less than 1e-2.
+    assert error(problem, WAYS["float32", "tf32"][way]) > 2e-2
     for name, found in random_workloads.mistaken(problem):
         assert not found.ok or (found.error or 0.0) < 1e-6, name  # behind the last layer no mask is missing
 
@@ -261,14 +258,9 @@ def long_sums_cut(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     ("shape", "mode", "multiply"),
     [
         ((20, 8, 32, 32), "tf32", of(nearest, cut_sums)),
-        *(
-            pytest.param((20, 64, 128, 128), mode, multiply, marks=pytest.mark.sweep)
-            for mode, multiply in (
-                ("tf32", of(nearest, long_sums_cut)),
-                ("tf32", of(cut_off)),
-                ("ieee", split(bfloat16)),
-            )
-        ),
+        pytest.param((20, 64, 128, 128), "tf32", of(nearest, long_sums_cut), marks=pytest.mark.sweep),
+        pytest.param((20, 64, 128, 128), "tf32", of(cut_off), marks=pytest.mark.sweep),
+        pytest.param((20, 64, 128, 128), "ieee", split(bfloat16), marks=pytest.mark.sweep),
     ],
 )
 def test_sums_over_all_pixels_of_a_batch_are_right(shape: tuple[int, ...], mode: str, multiply: Multiply) -> None:
@@ -290,9 +282,8 @@ def test_sums_in_16_bits_are_right_where_they_are_the_librarys_own(direction: st
     run = variants("linear_relu")["eager"].factory(work, problem.inputs)
     with multiplying(short_sums):
         out = run()
-        assert (
-            accepted(check.judge(out, problem)) > work.tolerance()
-        )  # on an H100 cuBLAS is off by 2.3e-2 at this shape, without the ReLU
+        # On an H100 cuBLAS is off by 2.3e-2 at this shape, without the ReLU.
+        assert accepted(check.judge(out, problem)) > work.tolerance()
         # The bias, or the last term of each sum, is 2% of this answer, and so are the sums' own errors.
         missed = {name: found.error for name, found in random_workloads.mistaken(problem) if found.ok}
         assert all(error is not None and error <= work.tolerance() for error in missed.values()), missed

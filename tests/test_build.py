@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import files_below
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from toy_book import lay_out, shown, write_notebook
 
@@ -22,9 +23,8 @@ def toy(tmp_path: Path) -> Path:
     return lay_out(tmp_path / "repository")
 
 
-CRASHED = new_code_cell(
-    "f()", execution_count=1, outputs=[new_output("error", ename="ZeroDivisionError", evalue="by 0")]
-)
+ERROR = new_output("error", ename="ZeroDivisionError", evalue="by 0")
+CRASHED = new_code_cell("f()", execution_count=1, outputs=[ERROR])
 
 
 def add_chapters(toy: Path, chapters: dict[str, Any]) -> None:
@@ -72,11 +72,9 @@ def test_notebooks_and_records_are_put_together_and_a_failed_one_falls_back_to_t
         assert "Wrong" not in page(name)
     assert "Measured here" in page("00_toy")
     assert "Toy" in (toy / "notebooks" / "00_toy.ipynb").read_text(encoding="utf-8")
-    kept = index.parent / "records"
-    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()) == [
-        f"{machine}/method/2025-01-01-cpu.jsonl" for machine in ("laptop", "toy")
-    ]
-    assert not list(kept.rglob(".*"))
+    below = ("", "/method", "/method/2025-01-01-cpu.jsonl")
+    kept = [f"{machine}{name}" for machine in ("laptop", "toy") for name in below]
+    assert files_below(index.parent / "records") == kept
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -98,7 +96,7 @@ def test_warnings_fail_the_build_each_is_told_and_the_last_book_stays(toy: Path,
         build.build(output=output, repository=toy, say=heard.append)
     for name, (_, reason) in BAD.items():
         assert any(reason in line and name in line for line in heard), (name, heard)
-    assert sorted(path.name for path in output.iterdir()) == [build.MARK, "last.html"]
+    assert files_below(output) == [build.MARK, "last.html"]
 
 
 def test_build_refuses_what_it_cannot_do(toy: Path, tmp_path: Path) -> None:
@@ -131,27 +129,24 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("pretended")
 def test_what_lies_beside_the_book_stays_and_nothing_is_left_there(toy: Path, tmp_path: Path) -> None:
-    for name in ("source/mine.c", "stage/mine.c", "book.log"):
-        (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "project" / name).write_text("mine")
-    output = tmp_path / "project" / "html"
-
-    def files() -> list[str]:
-        return sorted(str(path.relative_to(output.parent)) for path in output.parent.rglob("*") if path.is_file())
-
-    mine, pages = ["book.log", "source/mine.c", "stage/mine.c"], ["html/.hypatia-lab-book", "html/index.html"]
+    project, output = tmp_path / "project", tmp_path / "project" / "html"
+    mine = ["book.log", "source/mine.c", "stage/mine.c"]
+    for name in mine:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("mine")
+    whole = [*mine, "html", "html/.hypatia-lab-book", "html/index.html", "source", "stage"]
     for _ in range(2):  # a book is replaced by the next one
         build.build(output=output, repository=toy)
-        assert files() == sorted(mine + pages)
+        assert files_below(project) == sorted(whole)
         (output / "old.html").write_text("of the last book")
     (toy / "book" / "fail").touch()
     with pytest.raises(build.BookError, match=r"the end of .*/\.html-book\.log:\nwhat jupyter-book said"):
         build.build(output=output, repository=toy)
-    assert files() == sorted([".html-book.log", *mine, *pages, "html/old.html"])
+    assert files_below(project) == sorted([".html-book.log", *whole, "html/old.html"])
     (toy / "book" / "fail").unlink()
     build.build(output=output, repository=toy)
-    assert files() == sorted(mine + pages)
-    assert all((output.parent / name).read_text() == "mine" for name in mine)
+    assert files_below(project) == sorted(whole)
+    assert all((project / name).read_text() == "mine" for name in mine)
 
 
 @pytest.mark.usefixtures("pretended")

@@ -7,8 +7,7 @@ in its process, so these tests come last (``conftest.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -20,11 +19,11 @@ from kernel_tensors import accepted
 from planned_calls import (
     CALLS,
     DEVICE,
+    LINEAR,
+    Call,
     Form,
     Tensors,
     block,
-    each_call,
-    each_linear,
     eager,
     error,
     float32,
@@ -48,9 +47,8 @@ load()
 
 def poison() -> None:
     """Whatever is handed out next holds NaN."""
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
     sizes = (2**26, 2**24, 2**22, 2**20, *(2**17,) * 16, *(2**12,) * 64, *(300,) * 64)
     held = [torch.full((size,), float("nan"), device=DEVICE) for size in sizes]
     del held
@@ -61,9 +59,15 @@ def same(found: Tensors, wanted: Tensors) -> bool:
     return all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+def of(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Runs a test for each of these calls."""
+    return pytest.mark.parametrize("call", [pytest.param(CALLS[name], id=name) for name in names])
+
+
+each_call, each_linear = of(CALLS), of(LINEAR)
+STEPS = [(name, step) for name, call in CALLS.items() for step in (False, True)[: 1 + call.differentiable]]
 each_step = pytest.mark.parametrize(
-    ("name", "step"),
-    [(name, step) for name, call in CALLS.items() for step in (False, True)[: 1 + call.differentiable]],
+    ("call", "step"), [pytest.param(CALLS[name], step, id=f"{name}-{step}") for name, step in STEPS]
 )
 """Calls, and all gradients of those that have some."""
 
@@ -77,8 +81,7 @@ def stepping(form: Form, given: Tensors, step: bool) -> Callable[[], Tensors]:
 
 
 @each_call
-def test_a_later_call_does_without_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = CALLS[name]
+def test_a_later_call_does_without_python(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     given, unplannable = call.ready(), set(plans.unplannable)
     first = call.form(*given)
     assert call.operator.attached
@@ -101,59 +104,48 @@ BLOCKS = [(5, 64, 128, 128), (3, 64, 33, 29), (20, 64, 128, 128), (1, 64, 17, 40
 ROWS = (1, 7, 33, 127, 129, 1001, 65536)
 
 
-@dataclass(frozen=True)
-class Right:
-    """Variants of operations, at which shapes they are tried, and the largest error of each dtype/math."""
+Shapes = Sequence[tuple[int, ...]]
 
-    operations: Sequence[str]
-    names: Sequence[str]
-    shapes: Sequence[tuple[int, ...]]
-    allowed: Mapping[str, float]
-    direction: str = "forward"
 
-    def cases(self) -> Iterator[tuple[Workload, str, float]]:
-        for operation, name, shape, kind in product(self.operations, self.names, self.shapes, self.allowed):
-            dtype, math = kind.split("/")
-            yield Workload(operation, shape, dtype, math, self.direction), name, self.allowed[kind]
+def right(
+    operations: Sequence[str], names: Sequence[str], shapes: Shapes, allowed: Mapping[str, float], way: str = "forward"
+) -> list[Any]:
+    """Variants of operations, at each of these shapes, with the largest error of each dtype/math."""
+    found = []
+    for operation, name, shape, kind in product(operations, names, shapes, allowed):
+        dtype, mode = kind.split("/")
+        work = Workload(operation, shape, dtype, mode, way)
+        found.append(pytest.param(work, name, allowed[kind], id=f"{name}-{work}".replace("/", "-")))
+    return found
 
 
 TILED = {"bfloat16/ieee": 4e-3, "float16/ieee": 6e-4, "float32/tf32": 3.5e-4}  # TF32 rounded; cut off it is 7e-4
 BLOCK = {"bfloat16/ieee": 8e-3, "float32/tf32": 1.5e-3, "float32/bf16x3": 1e-4}
+LAYERS = {"bfloat16/ieee": 1.2e-2}
+CHECKED: dict[str, float] = dict.fromkeys(("float16/ieee", "float32/tf32", "float32/tf32x3"), math.inf)
+"""Their largest errors are the check's own."""
+MLPS = ("mlp2", "mlp3")
 STEP = {"bfloat16/ieee": 6e-3, "float16/ieee": 1e-3, "float32/ieee": 1e-5}
 SPLIT = ("fp16x3", "fp16x3_cuda", "fp16x3_cuda_once", "tf32x3")
 RIGHT = [
-    Right(["linear_relu"], ["triton", "cuda"], PACKED + SHARED + ODD + NAMED, TILED),
-    Right([*linear_gelu.OPERATIONS], ["triton"], PACKED + ODD + NAMED, TILED),
-    Right(["linear_relu"], SPLIT, ODD + NAMED, {"float32/ieee": 5e-7}),
-    Right(["linear_relu"], ["fused_backward"], ODD + NAMED, STEP, BOTH),
-    Right(["linear_relu"], ["fp16x3_backward", "fp16x3_cuda"], ODD + NAMED, {"float32/ieee": 1e-5}, BOTH),
-    Right(["linear_relu"], ["step_mma", "step_wgmma", "step_multicast"], ODD + NAMED[:2], {"bfloat16/ieee": 4e-3}),
-    Right(["conv_block", "conv_block_tanh"], ["whole", "triton"], BLOCKS, BLOCK),
+    *right(["linear_relu"], ["triton", "cuda"], PACKED + SHARED + ODD + NAMED, TILED),
+    *right([*linear_gelu.OPERATIONS], ["triton"], PACKED + ODD + NAMED, TILED),
+    *right(["linear_relu"], SPLIT, ODD + NAMED, {"float32/ieee": 5e-7}),
+    *right(["linear_relu"], ["fused_backward"], ODD + NAMED, STEP, BOTH),
+    *right(["linear_relu"], ["fp16x3_backward", "fp16x3_cuda"], ODD + NAMED, {"float32/ieee": 1e-5}, BOTH),
+    *right(["linear_relu"], ["step_mma", "step_wgmma", "step_multicast"], ODD + NAMED[:2], {"bfloat16/ieee": 4e-3}),
+    *right(["conv_block", "conv_block_tanh"], ["whole", "triton"], BLOCKS, BLOCK),
     # Eager in IEEE float32 is off by 4.9e-7 at the seeds' size on an H200.
-    Right(["conv_block", "conv_block_tanh"], ["triton_fp16x3", "whole_fp16x3"], BLOCKS, {"float32/ieee": 5e-7}),
-    Right(["conv_block"], ["whole", "triton"], BLOCKS[:2], {"bfloat16/ieee": 2e-2}, BOTH),
-    *(
-        Right(["mlp2", "mlp3"], [name], [*product(ROWS, widths)], {"bfloat16/ieee": 1.2e-2})
-        for name, widths in (
-            ("fused", (16, 32, 33, 64, 77, 128, 200, 256)),
-            ("fused_cuda", (16, 32, 64, 128, 256)),
-            ("layers_cuda", (33, 64, 285)),
-        )
-    ),
-    # Their largest errors are the check's own.
-    Right(
-        ["mlp2", "mlp3"],
-        ["fused"],
-        [*product(ROWS, (64, 77))],
-        dict.fromkeys(("float16/ieee", "float32/tf32", "float32/tf32x3"), math.inf),
-    ),
+    *right(["conv_block", "conv_block_tanh"], ["triton_fp16x3", "whole_fp16x3"], BLOCKS, {"float32/ieee": 5e-7}),
+    *right(["conv_block"], ["whole", "triton"], BLOCKS[:2], {"bfloat16/ieee": 2e-2}, BOTH),
+    *right(MLPS, ["fused"], [*product(ROWS, (16, 32, 33, 64, 77, 128, 200, 256))], LAYERS),
+    *right(MLPS, ["fused_cuda"], [*product(ROWS, (16, 32, 64, 128, 256))], LAYERS),
+    *right(MLPS, ["layers_cuda"], [*product(ROWS, (33, 64, 285))], LAYERS),
+    *right(MLPS, ["fused"], [*product(ROWS, (64, 77))], CHECKED),
 ]
 
 
-@pytest.mark.parametrize(
-    ("workload", "name", "allowed"),
-    [pytest.param(*case, id=f"{case[1]}-{case[0]}".replace("/", "-")) for right in RIGHT for case in right.cases()],
-)
+@pytest.mark.parametrize(("workload", "name", "allowed"), RIGHT)
 def test_a_call_agrees_with_float64_when_it_is_recorded_and_when_it_is_replayed(
     workload: Workload, name: str, allowed: float
 ) -> None:
@@ -172,10 +164,9 @@ def test_a_call_agrees_with_float64_when_it_is_recorded_and_when_it_is_replayed(
 
 
 @each_linear
-def test_no_bias_any_rank_and_any_stride_are_taken(name: str) -> None:
-    call = CALLS[name]
+def test_no_bias_any_rank_and_any_stride_are_taken(call: Call) -> None:
     x, weight, bias = call.ready()
-    dtype, allowed = x.dtype, {torch.bfloat16: 4e-3, float32: 5e-4 if name.endswith("tf32") else 1e-6}[x.dtype]
+    dtype, allowed = x.dtype, {torch.bfloat16: 4e-3, float32: 5e-4 if "tf32" in call.how else 1e-6}[x.dtype]
     (batch, inner), outer = x.shape, len(weight)
     rows = normal(batch, inner + 72, dtype=dtype)
     for other in (
@@ -201,8 +192,7 @@ def test_no_bias_any_rank_and_any_stride_are_taken(name: str) -> None:
 
 
 @each_call
-def test_opcheck_passes(name: str) -> None:
-    call = CALLS[name]
+def test_opcheck_passes(call: Call) -> None:
     given = call.ready()
     for one in (given, leaves(given)) if call.differentiable else (given,):
         torch.library.opcheck(call.operator.call, call.arguments(one))  # pyright: ignore[reportArgumentType]
@@ -234,8 +224,7 @@ def graphed(run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
 
 
 @each_step
-def test_it_is_the_same_each_time_and_when_a_cuda_graph_replays_it(name: str, step: bool) -> None:
-    call = CALLS[name]
+def test_it_is_the_same_each_time_and_when_a_cuda_graph_replays_it(call: Call, step: bool) -> None:
     given = leaves(call.ready()) if step else call.ready()
     run = stepping(call.form, given, step)
     wanted = run()
@@ -254,9 +243,8 @@ def test_it_is_the_same_each_time_and_when_a_cuda_graph_replays_it(name: str, st
 
 @each_call
 def test_what_is_captured_before_there_is_a_plan_is_computed_by_python(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = CALLS[name]
     apart = (torch.stack([one, one], -1)[..., 0] if one.dim() == 1 else one for one in call.ready())
     given = tuple(apart)  # vectors of which no other test has a plan
     with monkeypatch.context() as patch:
@@ -272,8 +260,7 @@ def test_what_is_captured_before_there_is_a_plan_is_computed_by_python(
 
 
 @each_step
-def test_torch_compile_takes_it_whole(name: str, step: bool) -> None:
-    call = CALLS[name]
+def test_torch_compile_takes_it_whole(call: Call, step: bool) -> None:
     form: Form = call.form
     given = leaves(call.ready()) if step else call.ready()
     torch.compiler.reset()
@@ -294,8 +281,7 @@ def test_inductor_takes_it_whole() -> None:
 
 
 @each_call
-def test_it_runs_on_the_callers_stream_and_the_host_does_not_wait(name: str) -> None:
-    call = CALLS[name]
+def test_it_runs_on_the_callers_stream_and_the_host_does_not_wait(call: Call) -> None:
     given = call.ready()
     wanted = call.form(given[0].neg(), *given[1:])
     side = torch.cuda.Stream()
@@ -310,8 +296,7 @@ def test_it_runs_on_the_callers_stream_and_the_host_does_not_wait(name: str) -> 
 
 
 @each_call
-def test_in_inference_mode_it_gives_an_inference_tensor(name: str) -> None:
-    call = CALLS[name]
+def test_in_inference_mode_it_gives_an_inference_tensor(call: Call) -> None:
     given = call.ready()
     wanted = call.form(*given)
     with torch.inference_mode():
@@ -321,11 +306,8 @@ def test_in_inference_mode_it_gives_an_inference_tensor(name: str) -> None:
             assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize(
-    "name", ["triton", "cuda", "fused", "fused, medium", "one kernel", "two kernels", "mlp", "mlp_cuda"]
-)
-def test_autocast_casts_its_tensors(name: str) -> None:
-    call = CALLS[name]
+@of(["triton", "cuda", "fused", "fused, medium", "one kernel", "two kernels", "mlp", "mlp_cuda"])
+def test_autocast_casts_its_tensors(call: Call) -> None:
     given = call.ready()
     wanted = call.form(*given).double()
     with torch.autocast(DEVICE, torch.bfloat16):
@@ -346,13 +328,11 @@ def refused(run: Callable[[], Any], message: str) -> None:
     for _ in range(2):
         with pytest.raises(REFUSALS, match=message):
             run()
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
 
 
 @each_linear
-def test_a_misfit_is_refused_as_pytorch_does(name: str) -> None:
-    call = CALLS[name]
+def test_a_misfit_is_refused_as_pytorch_does(call: Call) -> None:
     x, weight, bias = call.ready()
     call.form(x, weight, bias)  # there is a plan for what fits
     for wrong, message in (
@@ -371,8 +351,7 @@ def test_a_misfit_is_refused_as_pytorch_does(name: str) -> None:
 
 
 @each_call
-def test_a_tensor_that_was_freed_is_refused(name: str) -> None:
-    call = CALLS[name]
+def test_a_tensor_that_was_freed_is_refused(call: Call) -> None:
     given = call.ready()
     wanted = call.form(*given)
     freed = given[0].clone()
@@ -381,9 +360,8 @@ def test_a_tensor_that_was_freed_is_refused(name: str) -> None:
     assert torch.equal(call.form(*given), wanted)
 
 
-@pytest.mark.parametrize("name", ["triton", "triton tf32", "cuda", "cuda tf32", "fp16x3", "tf32x3"])
-def test_a_dtype_that_the_kernels_do_not_take_is_refused(name: str) -> None:
-    call = CALLS[name]
+@of(["triton", "triton tf32", "cuda", "cuda tf32", "fp16x3", "tf32x3"])
+def test_a_dtype_that_the_kernels_do_not_take_is_refused(call: Call) -> None:
     for dtype in (torch.float64, torch.int32):
         wrong = [one.to(dtype) for one in call.ready()]
         refused(lambda wrong=wrong: call.form(*wrong), "all must be one of")
@@ -409,8 +387,7 @@ def same_extremes(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 @each_linear
-def test_nan_infinities_and_denormals_are_where_pytorch_has_them(name: str) -> None:
-    call = CALLS[name]
+def test_nan_infinities_and_denormals_are_where_pytorch_has_them(call: Call) -> None:
     x, weight, bias = call.ready()
     nan, inf, smallest = float("nan"), float("inf"), torch.finfo(x.dtype).smallest_normal
     x[0, 3], x[1, 5], x[2, 0], x[2, 7], x[3, 0] = nan, inf, inf, -inf, smallest / 4
@@ -425,9 +402,8 @@ def test_nan_infinities_and_denormals_are_where_pytorch_has_them(name: str) -> N
         assert error(found[there], wanted[there].double()) < (1e-2 if x.dtype == torch.bfloat16 else 1e-3)
 
 
-@pytest.mark.parametrize("name", ["fused", "fp16x3, trained"])
-def test_gradients_have_nan_and_infinities_where_pytorchs_have(name: str) -> None:
-    call = CALLS[name]
+@of(["fused", "fp16x3, trained"])
+def test_gradients_have_nan_and_infinities_where_pytorchs_have(call: Call) -> None:
     given = call.ready()
     given[2].add_(100)  # no gradient is masked
     grad, nan, inf = torch.randn_like(call.form(*given)), float("nan"), float("inf")
@@ -441,9 +417,8 @@ def test_gradients_have_nan_and_infinities_where_pytorchs_have(name: str) -> Non
             same_extremes(found, right)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fp16x3, trained"])
-def test_denormals_keep_their_digits(name: str) -> None:
-    call = CALLS[name]
+@of(["fp16x3", "fp16x3, trained"])
+def test_denormals_keep_their_digits(call: Call) -> None:
     x, weight, _ = call.ready()
     tiny, large = (2.0**-135 * x.double()).float(), 2.0**60 * weight
     assert float(tiny.abs().max()) < torch.finfo(float32).smallest_normal
@@ -451,9 +426,8 @@ def test_denormals_keep_their_digits(name: str) -> None:
         assert error(call.form(tiny, large, None), eager(tiny.double(), large.double(), None)) < 1e-6
 
 
-@pytest.mark.parametrize("name", ["one kernel", "two kernels"])
-def test_nan_stays_in_its_image(name: str) -> None:
-    call = CALLS[name]
+@of(["one kernel", "two kernels"])
+def test_nan_stays_in_its_image(call: Call) -> None:
     given = call.ready()
     given[0][1, 3, 2, 2] = float("nan")
     for _ in range(2):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import sol_problems
-import torch
 from cheats.catalogue import MEMORY, REFUSED, REPLACED, WRONG, Cheat, catalogue
+from kernel_tensors import DEVICE
 
 from hypatia_lab import machine
 from hypatia_lab.bench import joining, sessions
@@ -22,7 +22,6 @@ from hypatia_lab.strangers import kernelbench, reader_kernel, sol_execbench
 Row = dict[str, Any]
 HERE = Path(__file__).resolve().parent
 PLANTED, CANDIDATES = HERE / "cheats" / "planted.py", HERE / "cheats" / "kernelbench"
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOCKS = {"cpu": ["hot"], "cuda": ["graph", "wall"]}[DEVICE]
 SIZE = {"cpu": 256, "cuda": 2048}[DEVICE]
 """Some work for the device."""

@@ -47,11 +47,9 @@ RELU = "relu/1024x2048/float32/ieee/forward"
 )
 def test_the_medians_alone_decide(measured, eager, naive, again, word, n):
     eager = eager * max(len(naive), 1) if eager == [100.0] else eager
-    twin = [again * wobble for wobble in WOBBLE[: len(naive)]] if again else []
-    control = cell(MEDIUM, "eager@again", twin, baseline="eager")
-    row = verdict(
-        measured(cell(MEDIUM, "eager", eager), cell(MEDIUM, "naive", naive), *[control] * bool(again)), entry()
-    )
+    twin = [again * wobble for wobble in WOBBLE[: len(naive)]]
+    control = [cell(MEDIUM, "eager@again", twin, baseline="eager")] if again else []
+    row = verdict(measured(cell(MEDIUM, "eager", eager), cell(MEDIUM, "naive", naive), *control), entry())
     assert (row.verdict, row.n) == (word, n)
     assert bool(row.settles) is (word == "undecided")
     assert ("A/A" in row.reason) is (again == 120.0)
@@ -156,8 +154,7 @@ def test_not_testable_says_why(measured):
     assert all(word in row.reason for word in (details.MISSING, "naive", MEDIUM, "graph"))
     assert "gemm_ladder" in told(row)
     row = verdict(measured(*pair([], status="skipped", reason="no nvcc here")), claim)
-    assert "no nvcc here" in row.reason
-    assert "gemm_ladder" not in told(row)
+    assert ("no nvcc here" in row.reason, "gemm_ladder" in told(row)) == (True, False)
 
 
 def test_a_claim_about_gpus_is_not_judged_on_a_cpu(measured):
@@ -304,19 +301,16 @@ def test_every_program_that_a_part_names_must_be_equal(measured):
     measured(*beside(1000, 1000), *plan, machine="there", experiment="author_lab")
     found = measured(cell(MEDIUM, "naive", 1000), cell(MEDIUM, "aten", 100), machine="here")
     both = (V1, "naive"), ("author_planc", "aten")
-    over, under = (Figure(V1),), (Figure("author_planc"),)
-    for claim in (
-        by_author(rewrites=both, baseline="author_planc"),
-        by_author("quotient", rewrites=both, over=over, under=under, variant=""),
-    ):
+    sides = {"over": (Figure(V1),), "under": (Figure("author_planc"),), "variant": ""}
+    claims = by_author(baseline="author_planc", rewrites=both), by_author("quotient", rewrites=both, **sides)
+    for claim in claims:
         rows = judge(found, [claim])
         assert (on("here", rows).verdict, on("there", rows).verdict) == ("agrees", "confirmed")
 
 
 def test_what_a_probe_sees_of_a_rewrite_is_a_finding(measured):
-    own, launches = (
-        detail("kernel launches", [10.0], MEDIUM, topic="trace", unit="1", variant=name) for name in (V1, "naive")
-    )
+    launches = detail("kernel launches", [10.0], MEDIUM, topic="trace", unit="1", variant="naive")
+    own = launches | {"variant": V1}
     measured(*beside(1000, 1000), own, machine="there", experiment="author_lab")
     found = measured(cell(MEDIUM, "eager", 100), launches, machine="here")
     rows = judge(found, [by_author("figure", of=(CALLS,), unit="launches", variant="")])
@@ -368,9 +362,7 @@ def test_quantities(measured, claim, value):
         ((3, 7, 3, 7, 5), "undecided", True),
     ],
 )
-def test_a_difference_whose_bounds_lie_ten_times_its_size_apart_is_told_without_numbers(
-    measured, savings_ms, said, shown
-):
+def test_a_difference_whose_bounds_lie_ten_times_its_size_apart_has_no_numbers(measured, savings_ms, said, shown):
     times = [1e3 * (100 - saving) for saving in savings_ms]
     found = measured(cell(MEDIUM, "eager", [1e5] * 5), cell(MEDIUM, "naive", times))
     row = verdict(found, entry("saving", 5, (4.5, 5.5)))
@@ -402,24 +394,16 @@ def test_bounds_come_from_the_machine(measured):
     matmul = cell("matmul/1000x1000x1000/float32/ieee/forward", "eager", [50.0] * 8, "hot")
     copy = cell("copy/1000000/float32/ieee/forward", "eager", [1.0] * 8, "hot")
     found = measured(matmul, copy, experiment="ceilings")
-    limit = 1024 * 784 * 2048 / 1e9 * 50  # µs
-    for quantity, value in {
-        "time": limit / 1e3,
-        "ratio": 100 / limit,
-        "rate": 2e9 / 50e-6 / 1e9,
-        "bandwidth": 4 * (1024 + 784 + 2048) / limit / 1e3,
-    }.items():
-        assert bound(found, quantity, "roofline") == pytest.approx(value, rel=0.01), quantity
+    limit, traffic = 1024 * 784 * 2048 / 1e9 * 50, 4 * (1024 + 784 + 2048)  # µs, bytes
+    limits = {"time": limit / 1e3, "ratio": 100 / limit, "rate": 2e9 / 50e-6 / 1e9, "bandwidth": traffic / limit / 1e3}
+    assert {name: bound(found, name, "roofline") for name in limits} == pytest.approx(limits, rel=0.01)
 
 
 def again(count: int, other: float) -> list[dict]:
     """An A/A control: ``count`` pairs of identical code, of which the second takes ``other`` µs for the first's 100."""
-    names = ("eager", 100.0), ("eager@again", other)
-    return [
-        cell(f"relu/{n}x8/float32/ieee/forward", name, [us + n % 2] * 8)
-        for n in range(1, count + 1)
-        for name, us in names
-    ]
+    sizes = [f"relu/{n}x8/float32/ieee/forward" for n in range(1, count + 1)]
+    times = {"eager": 100.0, "eager@again": other}
+    return [cell(work, name, [us] * 8) for work in sizes for name, us in times.items()]
 
 
 def test_cautions(measured):
@@ -427,8 +411,7 @@ def test_cautions(measured):
     row = verdict(measured(*pair(1000, throttled=True), *again(8, 120)), entry())
     assert row.verdict == bare.verdict == "confirmed"
     more = " ".join(text for text in row.details if text not in bare.details)
-    assert "throttled" in more
-    assert all(word in more for word in ("A/A", "box", "100%", "8 pairs"))
+    assert all(word in more for word in ("throttled", "A/A", "box", "100%", "8 pairs"))
     assert not any(word in told(bare) for word in ("throttled", "A/A"))
 
 
@@ -460,27 +443,27 @@ def test_a_contradiction_says_whether_it_is_the_claim_or_its_arithmetic():
     said = entry("none", untestable="Why.", conflicts=("S001-01b", "S001-03a"))
     sums = entry("arithmetic", 3, (2.9, 3.1), expression="2 + 2", id="S001-01b", conflicts=("S001-01a",))
     other = replace(said, id="S001-03a", lead="S001-03", conflicts=("S001-01a",))
-    first, second, third = (row.details for row in judge([], [said, sums, other]))
-    assert "Because." in first
-    assert first[-1].index("arithmetic") < first[-1].index("S001-01b") < first[-1].index("S001-03a")
-    assert "S001-01a" in second[-1]
-    assert "arithmetic" not in third[-1]
-    assert "S001-01a" in third[-1]
+    rows = judge([], [said, sums, other])
+    assert "Because." in rows[0].details
+    first, second, third = (row.details[-1] for row in rows)
+    assert first.index("arithmetic") < first.index("S001-01b") < first.index("S001-03a")
+    assert "S001-01a" in second
+    assert "S001-01a" in third
+    assert "arithmetic" not in third
 
 
 # The ledger itself
 
 
 def test_the_ledger_is_whole(committed_claims):
-    found = committed_claims
-    by_id = {claim.id: claim for claim in found}
-    assert len(by_id) == len(found) >= 30
-    assert {"S000", "S001", "S002", "S003", "S004"} <= {claim.document for claim in found}
-    assert {claim.lead for claim in found}.isdisjoint(by_id), "a statement and a part of it have one id"
+    found, documents = committed_claims, {claim.document for claim in committed_claims}
+    ids, leads = {claim.id for claim in found}, {claim.lead for claim in found}
+    assert len(ids) == len(found) >= 30
+    assert {"S000", "S001", "S002", "S003", "S004"} <= documents == {path.stem.upper() for path in HERE.glob("*.yaml")}
+    assert leads.isdisjoint(ids), "a statement and a part of it have one id"
     assert {claim.quantity for claim in found} <= set(QUANTITIES)
-    assert {path.stem.upper() for path in HERE.glob("*.yaml")} == {claim.document for claim in found}
     assert [claim.id for claim in found if not claim.pages] == []
-    assert {about for claim in found for about in claim.about} <= {*by_id, *(claim.lead for claim in found)}
+    assert {about for claim in found for about in claim.about} <= ids | leads
 
 
 def test_without_a_record_arithmetic_alone_decides():

@@ -244,11 +244,8 @@ def test_figures_come_from_several_experiments_where_none_has_them_all(measured)
 def runs(measured, over: Sequence[float], under: Sequence[float], apart: bool) -> Judgement:
     """The verdict on a quotient of two cells, measured in one run or, ``apart``, in two."""
     first, second = cell("cuda", over, clock="graph"), cell("eager", under, clock="graph")
-    if apart:
-        measured(first, experiment="one")
-        found = measured(second, experiment="two")
-    else:
-        found = measured(first, second, experiment="both")
+    parts = [[first], [second]] if apart else [[first, second]]
+    *_, found = (measured(*cells, experiment=f"run{number}") for number, cells in enumerate(parts))
     return verdict(found, quotient([Figure("cuda", clock="graph")], [Figure("eager", clock="graph")]))
 
 

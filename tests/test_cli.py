@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from command import Outcome, call, files_below, refused
+from command import call, files_below, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, judgement, run_line
@@ -80,11 +80,16 @@ def test_what_measures_nothing_does_not_import_torch():
 # ---------------------------------------------------------------- what it prints
 
 
+def printed(*arguments: object) -> str:
+    """What a command that succeeds prints."""
+    found = call(*arguments)
+    assert (found.code, found.err) == (0, [])
+    return found.out
+
+
 def rows_of(*arguments: object) -> list[dict[str, Any]]:
     """What a command that succeeds prints as JSON, in which there is no NaN."""
-    found = call(*arguments, "--json")
-    assert (found.code, found.err) == (0, [])
-    return json.loads(found.out, parse_constant=pytest.fail)
+    return json.loads(printed(*arguments, "--json"), parse_constant=pytest.fail)
 
 
 def test_results_as_json_has_the_columns_of_the_contract_and_null_for_what_is_not_there(folder, tmp_path):
@@ -98,10 +103,9 @@ def test_results_as_json_has_the_columns_of_the_contract_and_null_for_what_is_no
 
 
 def test_results_print_every_cell_of_every_machine_and_why_one_has_no_time(folder):
-    found = call("results")
-    assert (found.code, found.err) == (0, [])
-    assert sum(line.startswith("  naive ") for line in found.out.splitlines()) == 2
-    assert all(word in found.out for word in ("one", "two", f"epilogue: crashed: {CRASHED}"))
+    out = printed("results")
+    assert sum(line.startswith("  naive ") for line in out.splitlines()) == 2
+    assert all(word in out for word in ("one", "two", f"epilogue: crashed: {CRASHED}"))
 
 
 def test_claims_as_json_has_the_columns_of_the_contract(folder):
@@ -117,9 +121,7 @@ def test_claims_as_json_has_the_columns_of_the_contract(folder):
 
 @pytest.mark.parametrize("how", [[], ["--parts"]])
 def test_claims_print_each_claim_whole_in_the_block_of_its_machine(folder, how):
-    found = call("claims", *how)
-    assert (found.code, found.err) == (0, [])
-    titles = re.split(r"(?m)^(.+)\n-+$", found.out)[1:]
+    titles = re.split(r"(?m)^(.+)\n-+$", printed("claims", *how))[1:]
     blocks = dict(zip(titles[::2], map(squeezed, titles[1::2]), strict=True))
     *machines, last = blocks
     assert machines == ["one", "two"]
@@ -128,10 +130,9 @@ def test_claims_print_each_claim_whole_in_the_block_of_its_machine(folder, how):
     for row in rows if how else claims.statements(rows):
         word, asked, judged = (squeezed(of(row)) for of in (tables.word, tables.asked, tables.judged))
         mark = f" {older.MARK}" * bool(older.under(row, made))
-        found = (
-            judged if row.quantity == "arithmetic" else f"measured {judged}".replace("measured –", "nothing measured")
-        )
-        entry = f"{row.id} {squeezed(row.claim)} asked {asked} | {found} | {word}{mark}"
+        if row.quantity != "arithmetic":
+            judged = f"measured {judged}".replace("measured –", "nothing measured")
+        entry = f"{row.id} {squeezed(row.claim)} asked {asked} | {judged} | {word}{mark}"
         assert (entry in blocks[last if row.machine == claims.ANY else row.machine]) is (row.verdict != "not_testable")
 
 
@@ -140,31 +141,29 @@ def squeezed(text: str) -> str:
     return " ".join(text.split())
 
 
-def listed(found: Outcome) -> list[str]:
-    """The ids that begin a line of ``found``, once each and sorted."""
-    return sorted(
-        {match[0] for line in found.out.splitlines() if (match := re.match(r"[A-Z]+\d*-\d+[a-z]?(?= )", line))}
-    )
+def listed(*arguments: str) -> set[str]:
+    """The ids that begin a line of what a command prints."""
+    return set(re.findall(r"(?m)^[A-Z]+\d*-\d+[a-z]?(?= )", printed(*arguments)))
 
 
 def test_claims_are_chosen_by_document_verdict_and_beginning(folder):
     rows = rows_of("claims")
     assert (third := {row["id"] for row in rows if row["seed"] == "S003" and row["verdict"] != "not_testable"})
-    assert set(listed(call("claims", "--seed", "S003"))) == set(listed(call("claims", "s003-"))) == third
+    assert listed("claims", "--seed", "S003") == listed("claims", "s003-") == third
     for said in ("inconsistent", "not testable", "Not-testable"):
         wanted = [row for row in rows if row["verdict"] == said.lower().replace(" ", "_").replace("-", "_")]
         assert wanted
         assert rows_of("claims", "--verdict", said) == wanted
-        assert listed(call("claims", "--verdict", said)) == sorted({row["id"] for row in wanted})
+        assert listed("claims", "--verdict", said) == {row["id"] for row in wanted}
     both = rows_of("claims", "--seed", "S001", "--seed", "S003", "--verdict", "inconsistent")
     assert both == [row for row in rows if row["verdict"] == "inconsistent" and row["seed"] in ("S001", "S003")]
-    assert call("claims", "--seed", "S000", "--verdict", "understated", "--machine", "one").code == 0
+    assert printed("claims", "--seed", "S000", "--verdict", "understated", "--machine", "one")
     # One claim is told in full with every part, and a part alone.
     row = next(row for row in rows if len(row["parts"]) > 1 and row["verdict"] not in ("not_testable", "inconsistent"))
-    told = squeezed(call("claims", row["id"].lower()).out)
+    told = squeezed(printed("claims", row["id"].lower()))
     assert all(squeezed(one[key]) in told for one in row["parts"] for key in ("claim", "reason"))
     assert squeezed(row["claim"]) in told
-    alone = squeezed(call("claims", row["parts"][-1]["id"]).out)
+    alone = squeezed(printed("claims", row["parts"][-1]["id"]))
     assert row["parts"][-1]["claim"] in alone
     assert len(alone) < len(told)
 
@@ -175,7 +174,7 @@ def test_results_are_chosen_by_operation_and_every_filter(folder):
     assert by_workload == everything
     for column, value in (("variant", "naive"), ("status", "crashed"), ("experiment", "naive_vs_cublas")):
         assert rows_of("results", f"--{column}", value) == [row for row in everything if row[column] == value]
-    naive = call("results", "--variant", "naive", "--machine", "two").out
+    naive = printed("results", "--variant", "naive", "--machine", "two")
     assert "naive" in naive
     assert "epilogue" not in naive.split("hypatia-lab")[0]
 
@@ -198,11 +197,10 @@ def test_one_machine_is_judged_by_what_another_one_shows(tmp_path, monkeypatch):
 
 
 def test_compare_sets_one_machine_beside_another(folder):
-    found = call("compare", "one", "two")
-    assert (found.code, found.err) == (0, [])
+    out = printed("compare", "one", "two")
     ratio = r"naive over eager.* 2.50× apart.*\n +one 0.125× .*\(n = 3, naive_vs_cublas\)\n +two 0.0500× "
-    assert len(re.findall(ratio, found.out)) == found.out.count("naive over eager") == 1
-    assert "Verdicts: 0 of " in found.out
+    assert len(re.findall(ratio, out)) == out.count("naive over eager") == 1
+    assert "Verdicts: 0 of " in out
 
 
 def test_compare_begins_with_what_is_farthest_apart_and_tells_each_ratio_once(folder, tmp_path, monkeypatch):
@@ -214,7 +212,7 @@ def test_compare_begins_with_what_is_farthest_apart_and_tells_each_ratio_once(fo
             records.write(root, run_line(machine=name, experiment=experiment, processes=3), cells)
     monkeypatch.setattr(records, "COMMITTED", root)
     for more, told in ((), ["far", "near"]), (("--all",), ["far", "near", "level"]):
-        out = call("compare", "one", "two", *more).out
+        out = printed("compare", "one", "two", *more)
         assert re.findall(r"^(\w+) over eager", out, re.MULTILINE) == told
     assert out.startswith("Ratios: 1 of 3 differ by more than 5%, 1 by less;")
 
@@ -224,8 +222,8 @@ def test_compare_tells_what_one_side_could_not_test_only_when_asked(tmp_path, mo
     write_record(root, "one", 8.0)
     records.write(root, run_line(machine="two", experiment="method"), [cell_line()])
     monkeypatch.setattr(records, "COMMITTED", root)
-    assert "S009-01" not in call("compare", "one", "two").out
-    assert "S009-01" in call("compare", "one", "two", "--all").out
+    assert "S009-01" not in printed("compare", "one", "two")
+    assert "S009-01" in printed("compare", "one", "two", "--all")
     assert [row["id"] for row in rows_of("compare", "one", "two")] == ["S009-01"]
 
 
@@ -244,7 +242,7 @@ def one_claim(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compare_says_which_verdicts_differ_with_both_intervals_and_bands(folder, one_claim, two_processes):
     (path,) = (folder / "two").rglob("*.jsonl")
     path.write_text(path.read_text().replace("[2000.0, 2020.0, 1980.0]", "[2000.0, 2120.0, 1880.0]"))
-    told = call("compare", "one", "two").out
+    told = printed("compare", "one", "two")
     one, two = squeezed(told[told.index("S009-01") :]).split(" two: ")
     assert all(word in one for word in ("✓ confirmed", "8.00×", "7.5–8.5"))
     assert all(word in two for word in ("✗ refuted", "20.0× [17.6, 22.6]", "7.5–8.5"))
@@ -297,13 +295,12 @@ def test_folders_are_compared_by_any_name(folder, one_claim, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path / at)
     (row,) = rows_of("compare", one, other)
     assert sides(row) == list(zip(machines, ("confirmed", "refuted"), strict=True))
-    assert re.search(rf"^ +{machines[0]} 0.125× .*\n +{machines[1]} 0.0500× ", call("compare", one, other).out, re.M)
+    assert re.search(rf"^ +{machines[0]} 0.125× .*\n +{machines[1]} 0.0500× ", printed("compare", one, other), re.M)
 
 
 def test_no_ratio_in_common_is_no_error_and_one_side_twice_is(folder, one_claim, tmp_path, monkeypatch):
     records.write(tmp_path / "more", run_line(machine="other", experiment="naive_vs_cublas"), [])
-    found = call("compare", "one", "other", "--records", tmp_path / "more")
-    assert (found.code, found.err, "Ratios: 0 of 0 " in found.out) == (0, [], True)
+    assert "Ratios: 0 of 0 " in printed("compare", "one", "other", "--records", tmp_path / "more")
     monkeypatch.chdir(folder / "one")
     for one, other in (("one", "one"), (".", "one"), (folder / "two", "two")):
         assert f"{one} and {other} " in refused("compare", one, other)
@@ -496,10 +493,9 @@ def test_a_machine_of_its_models_name_is_compared_with_one_chip_of_several(folde
         facts = {"name": "NVIDIA Test", "chip": chip}
         run = run_line(machine=f"one-{chip}", experiment="naive_vs_cublas", processes=3, device="cuda", facts=facts)
         records.write(tmp_path / "more", run, [cell("eager", [1.0] * 3), cell("naive", [5.0] * 3)])
-    found = call("compare", "one", "one-0e03a8", "--records", tmp_path / "more")
-    assert (found.code, found.err) == (0, [])
-    assert re.search(r"^ +one 0.125× .*\n +one-0e03a8 0.200× ", found.out, re.MULTILINE)
-    assert "one-0e03a9" not in found.out
+    out = printed("compare", "one", "one-0e03a8", "--records", tmp_path / "more")
+    assert re.search(r"^ +one 0.125× .*\n +one-0e03a8 0.200× ", out, re.MULTILINE)
+    assert "one-0e03a9" not in out
 
 
 @pytest.mark.parametrize(

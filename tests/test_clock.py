@@ -16,15 +16,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
+from kernel_tensors import DEVICE, on_gpu
 from stopwatch import Stopwatch
 
 from hypatia_lab import clock
 from hypatia_lab.bench.turns import Companion
 from hypatia_lab.clock import ClockError, Timing
-from hypatia_lab.machine import choose_device
-
-DEVICE = choose_device("auto")
-needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
 
 
 def timings(
@@ -45,40 +43,26 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     return watch
 
 
-def order_of_samples(names: str, seed: str, word: str = "wall") -> list[str]:
+def order_of_samples(watch: Stopwatch, names: str, seed: str, word: str = "wall") -> list[str]:
     """The order in which the variants were sampled, seen from within the calls; each sample has its probe."""
     calls: list[str] = []
     samples: list[str] = []
-    probes = 0
 
     def probe() -> None:
-        nonlocal probes
-        probes += 1
-        if probes > 1:  # before the first probe there are warm-up calls too
+        if samples:  # before the first probe there are warm-up calls too
             assert len(set(calls)) == 1, "a sample mixes two variants"
         samples.append(calls[-1])
         calls.clear()
 
-    def make(name: str) -> Callable[[], None]:
-        def run() -> None:
-            calls.append(name)
-            watch.sleep(1e-4)
-
-        return run
-
-    with pytest.MonkeyPatch.context() as patch:
-        watch = Stopwatch()
-        patch.setattr(clock, "time", watch)
-        found = timings({name: make(name) for name in names}, word, luck=random.Random(seed), budget_s=0.0, probe=probe)
+    runs = {name: lambda name=name: (calls.append(name), watch.sleep(1e-4)) for name in names}
+    found = timings(runs, word, luck=random.Random(seed), budget_s=0.0, probe=probe)
     assert all(len(timing.samples_us) == samples.count(name) for name, timing in found.items())
-    assert all(timing.readings == [None] * len(timing.samples_us) for timing in found.values())
-    assert probes == len(samples)
     return samples
 
 
-def test_every_round_runs_forwards_and_then_backwards():
+def test_every_round_runs_forwards_and_then_backwards(watch):
     for word in ("wall", "hot"):
-        samples = order_of_samples("abcd", "3", word)
+        samples = order_of_samples(watch, "abcd", "3", word)
         assert len(samples) == 16  # two rounds of two samples each
         for number in (0, 8):
             there, back = samples[number : number + 4], samples[number + 4 : number + 8]
@@ -86,11 +70,11 @@ def test_every_round_runs_forwards_and_then_backwards():
             assert back == there[::-1]
 
 
-def test_the_order_is_drawn_anew_by_round_and_by_luck():
-    rounds = [order_of_samples("abcde", seed) for seed in "012"]
+def test_the_order_is_drawn_anew_by_round_and_by_luck(watch):
+    rounds = [order_of_samples(watch, "abcde", seed) for seed in "012"]
     assert rounds[0] != rounds[1] or rounds[1] != rounds[2]
     assert any(samples[:5] != samples[10:15] for samples in rounds)
-    assert order_of_samples("abcde", "1") == rounds[1]
+    assert order_of_samples(watch, "abcde", "1") == rounds[1]
 
 
 def test_what_the_probe_returns_is_kept_by_sample():
@@ -147,8 +131,6 @@ def test_a_flush_writes_more_than_the_caches_hold(monkeypatch):
 
 
 def test_a_flush_overwrites_its_whole_buffer(monkeypatch):
-    import torch
-
     monkeypatch.setattr(clock, "flush_bytes", lambda device: 4096)
     monkeypatch.setattr(clock._Flusher, "_buffers", {})
     flush = clock._Flusher("cpu")
@@ -172,8 +154,6 @@ def test_a_first_slow_call_does_not_count_as_the_pace(watch):
 
 
 def test_the_profiler_names_what_ran_and_sums_it_up():
-    import torch
-
     x = torch.randn(64, 64)
     seen = clock.kernels(lambda: torch.mm(x, x), "cpu")
     assert "aten::mm" in {name for name, _ in seen}
@@ -184,8 +164,6 @@ def test_the_profiler_names_what_ran_and_sums_it_up():
 def test_the_profiler_says_when_it_saw_nothing():
     with pytest.raises(ClockError, match="no kernel"):
         clock.kernels(lambda: None, "cpu")
-    found = clock.measure({"idle": lambda: None}, "profiler", "cpu", budget_s=0.0)["idle"]
-    assert isinstance(found, ClockError)
 
 
 def test_a_graph_has_as_many_calls_as_their_replay_fills_whatever_launching_takes(monkeypatch):
@@ -212,17 +190,23 @@ def test_a_graph_on_a_cpu_is_a_clock_error_not_a_time():
     assert all(isinstance(error, ClockError) and "CUDA device" in str(error) for error in found.values())
 
 
-def test_one_that_cannot_be_timed_does_not_stop_the_others(monkeypatch):
+def test_a_clock_that_fails_is_no_failure_of_the_variant_and_does_not_stop_the_others(monkeypatch):
+    sample, unseen = (2e-6, None), ClockError("the profiler recorded no kernel")
+    samplers = {"good": Mock(return_value=sample), "late": Mock(side_effect=[sample, sample, unseen])}
+
     def prepare(run: Callable[[], Any], device: str, calls: int) -> clock.Sampler:
         if run() == "bad":
             raise ClockError("not here")
-        return lambda: (2e-6, None)
+        return samplers[run()]
 
     monkeypatch.setitem(clock._SAMPLERS, "hot", prepare)
-    found = clock.measure({"bad": lambda: "bad", "good": lambda: "good"}, "hot", "cpu", budget_s=0.0)
-    assert isinstance(found["bad"], ClockError)
-    assert isinstance(found["good"], Timing)
-    assert found["good"].samples_us == pytest.approx([2.0] * 4)
+    runs = {name: lambda name=name: name for name in ("bad", "late", "good")}
+    found = clock.measure(runs, "hot", "cpu", budget_s=0.0)
+    bad, late, good = (found[name] for name in runs)
+    assert type(bad) is ClockError
+    assert late is unseen
+    assert isinstance(good, Timing)
+    assert good.samples_us == pytest.approx([2.0] * 4)
 
 
 def test_an_unknown_clock_is_a_key_error():
@@ -231,16 +215,14 @@ def test_an_unknown_clock_is_a_key_error():
 
 
 def test_a_variant_that_fails_has_its_error_and_the_others_their_times(watch):
-    calls = 0
+    well = iter(range(4))  # warm-up and the first sample
 
     def fail() -> None:
         raise ZeroDivisionError("by nought")
 
     def fail_late() -> None:
-        nonlocal calls
-        calls += 1
         watch.sleep(0.02)
-        if calls > 4:  # warm-up and the first sample go well
+        if next(well, None) is None:
             raise OSError("gone")
 
     found = clock.measure({"a": fail, "b": lambda: watch.sleep(1e-4), "c": fail_late}, "wall", "cpu", budget_s=0.0)
@@ -249,20 +231,6 @@ def test_a_variant_that_fails_has_its_error_and_the_others_their_times(watch):
     assert isinstance(found["b"], Timing)
     assert len(found["b"].samples_us) == 4
     assert isinstance(found["c"], clock.RunError)
-
-
-def test_a_clock_that_fails_while_it_times_is_no_failure_of_the_variant(monkeypatch):
-    taken = iter([1e-6, 1e-6])
-
-    def sample() -> tuple[float, Any]:
-        for seconds in taken:
-            return seconds, None
-        raise ClockError("the profiler recorded no kernel")
-
-    monkeypatch.setitem(clock._SAMPLERS, "hot", lambda run, device, calls: sample)
-    found = clock.measure({"a": lambda: None}, "hot", "cpu", budget_s=0.0)["a"]
-    assert type(found) is ClockError
-    assert str(found) == "the profiler recorded no kernel"
 
 
 def test_whoever_runs_next_is_announced():
@@ -397,9 +365,8 @@ print(us())
 """
 
 
-@pytest.mark.cuda
+@on_gpu
 @pytest.mark.slow
-@needs_gpu
 def test_a_graph_takes_the_same_whatever_the_gpu_did_before():
     """Small kernels, which start later in a process that has worked on two streams, and earlier after another's."""
     found = []
@@ -410,11 +377,8 @@ def test_a_graph_takes_the_same_whatever_the_gpu_did_before():
     assert max(found) <= 1.03 * min(found), found
 
 
-@pytest.mark.cuda
-@needs_gpu
+@on_gpu
 def test_another_thread_may_ask_its_stream_while_a_graph_is_captured():
-    import torch
-
     other, number, idle = torch.cuda.Stream(), torch.zeros(1, device="cuda"), []
 
     def work():
@@ -427,11 +391,8 @@ def test_another_thread_may_ask_its_stream_while_a_graph_is_captured():
     assert idle == [True, True]
 
 
-@pytest.mark.cuda
-@needs_gpu
+@on_gpu
 def test_after_a_capture_that_failed_random_numbers_are_drawn():
-    import torch
-
     def work():
         with torch.cuda.stream(torch.cuda.Stream()):  # of which the capture does not know
             return torch.rand(4, device="cuda")

@@ -27,40 +27,27 @@ from hypatia_lab.operations.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
 from hypatia_lab.operations.conv_block import own as conv_block_kernels
 from hypatia_lab.operations.conv_block import pipeline as conv_block_pipeline
 from hypatia_lab.operations.conv_block.pipeline import WAYS, pipeline
-from hypatia_lab.planted import BLOCK_FAULTS, block
+from hypatia_lab.planted import BLOCK_FAULTS, BOTH, block
 from hypatia_lab.variants import baseline, variants
 from hypatia_lab.workloads import MATH, Workload
 
-BOTH = "forward_backward"
 Inputs = dict[str, torch.Tensor]
-sweep = pytest.mark.sweep
-"""Of every variant, shape and dtype: half a minute. The page's own check has two shapes of each."""
 
 
 # ---------------------------------------------------------------- what is right
 
 
-@sweep
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize(
     "shape", [(1, 3, 7, 5), (33, 4, 9, 10), (2, 16, 33, 40), (1, 64, 17, 31), (2, 96, 8, 8), (1, 3, 97, 131)]
 )
 def test_the_references_are_what_autograd_makes_of_torchs_own_functions(shape: tuple[int, ...], operation: str) -> None:
-    references_agree(Workload(operation, shape, "float64", direction=BOTH), DEVICE)
-
-
-def references_agree(workload: Workload, device: str) -> None:
-    problem = Problem(workload, device)
-    assert workload.parts == ("y", *GRADIENTS)
-    own = answer(problem.inputs, approximate=OPERATIONS[workload.operation])
-    for name, found, wanted in zip(workload.parts, problem.references(), own, strict=True):
+    problem = Problem(Workload(operation, shape, "float64", direction=BOTH), DEVICE)
+    references = dict(zip(("y", *GRADIENTS), problem.references(), strict=True))
+    own = answer(problem.inputs, approximate=OPERATIONS[operation])
+    for (name, found), wanted in zip(references.items(), own, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
-
-
-def test_the_gradient_of_the_bias_is_exactly_zero() -> None:
-    workload = Workload("conv_block", (2, 3, 8, 9), "float64", direction=BOTH)
-    references_agree(workload, "cpu")
-    assert not Problem(workload, "cpu").references()[3].any()
+    assert not references["grad_bias"].any(), "exactly zero"
 
 
 def test_outputs_are_normalised_and_one_channel_is_quiet() -> None:
@@ -307,8 +294,6 @@ BACKWARD: dict[str, Callable[[Inputs], object]] = {
         4, lambda part, i: (i["grad"] * conv_block.normalised(z_of(i))[0]).sum((0, 2, 3))
     ),
     "grad_beta: derivative of GELU missing": with_part(5, lambda part, i: i["grad"].sum((0, 2, 3))),
-    "grad_beta: gradient missing (zeros)": with_part(5, lambda part, i: torch.zeros_like(part)),
-    "wrong type: tuple of 5": lambda i: answer(i)[:5],
 }
 
 
@@ -447,19 +432,16 @@ def test_the_generator_is_philox() -> None:
     assert philox(0, 0) == 0x6627E8D5  # the known answer of its authors
 
 
-def dropped(count: int, p: float, seed: int) -> torch.Tensor:
-    return torch.tensor([philox(number, seed) < round(p * 2**32) for number in range(count)], device=DEVICE)
-
-
 @needs_compiler
 @pytest.mark.parametrize(("p", "seed"), [(0.1, 0), (0.5, 7), (0.9, 2**40 + 1), (1.0, 3)])
 def test_dropout_drops_what_the_generator_says_and_scales_the_rest(p: float, seed: int) -> None:
     given = tensors(batch=3)
     whole = conv_block.conv_block(*given)
+    dropped = [philox(number, seed) < round(p * 2**32) for number in range(whole.numel())]
+    mask = torch.tensor(dropped, device=DEVICE).view(whole.shape)
+    expected = torch.where(mask, 0.0, whole / max(1e-9, 1 - p))
     for way in runnable():
         found = pipeline(way, *given, p=p, seed=seed)
-        mask = dropped(found.numel(), p, seed).view(found.shape)
-        expected = torch.where(mask, 0.0, whole / max(1e-9, 1 - p))
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         assert torch.equal(found, pipeline(way, *given, p=p, seed=seed))
 

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy
 import pytest
 import synthetic
 from drawn import Drawn, cells, is_language, points, shown
-from test_tables import around, cell, run
+from test_figures import around
 
 from hypatia_lab import formats, records, results
 from hypatia_lab.figures import image as image_figure
@@ -78,11 +78,8 @@ def starts() -> list[dict[str, Any]]:
 def traced() -> list[dict[str, Any]]:
     """Topics ``kernels`` and ``timeline``: many small kernels, some fused ones, a single one."""
     lines = [detail("eager", "kernels", ELEMENTWISE.format(f"op{n}"), [1.0 + n / 8] * 3, unit="us") for n in range(6)]
-    for variant, names, events in (
-        ("eager", NAMES[:5], 60),
-        ("compile", NAMES[5:], 3),
-        ("cuda", ["diffraction_f32"], 1),
-    ):
+    of_variants = {"eager": (NAMES[:5], 60), "compile": (NAMES[5:], 3), "cuda": (["diffraction_f32"], 1)}
+    for variant, (names, events) in of_variants.items():
         at, spent = 0.0, dict.fromkeys(names, 0.0)
         for number in range(events):
             name, length = names[number % len(names)], 3.34 + number % 4
@@ -96,36 +93,10 @@ def traced() -> list[dict[str, Any]]:
 
 
 ORIGINS = {"eager_direct": "rebuilt", "c_openmp": "rebuilt", "compile_anchored": "own", "triton": "own", "cuda": "own"}
-KINDS = {"float64/ieee": (8.0, 2e-14), "float32/ieee": (1.0, 4e-7)}
+DTYPES = {"float64": (8.0, 2e-14), "float32": (1.0, 4e-7)}
+"""dtype → how much longer it takes, and its error."""
 SPEED = {"eager": 60.0, "eager_direct": 55.0, "compile": 6.0, "compile_reduce_overhead": 5.8, "compile_anchored": 4.0}
 SPEED |= {"c_openmp": 800.0, "triton": 2.2, "cuda": 1.9}
-
-
-def _write(root: Path) -> list[records.Record]:
-    draw = random.Random(7)
-    cells = []
-    for side in (256, 512, 1024, 2048, 4096):
-        for variant, factor in SPEED.items():
-            for kind, (slower, error) in KINDS.items():
-                dtype, mode = kind.split("/")
-                if dtype == "float64" and side != 1024:
-                    continue
-                worse = error * (1e4 if variant == "eager_direct" else 1 + draw.random())
-                filled = cell(
-                    "copy",
-                    (side * side,),
-                    variant,
-                    around(3.0 + factor * slower * (side / 1024) ** 2, 0.01, 8, draw),
-                    dtype=dtype,
-                    math=mode,
-                    clock="hot" if variant == "c_openmp" else "graph",
-                )
-                said = {"operation": "diffraction", "shape": [side, side], "error": worse, "max_error": 150 * worse}
-                cells.append(filled | said | {"origin": ORIGINS.get(variant, "peer"), "peak": 150.0})
-    records.write(root, run("h200", "diffraction", 8), cells)
-    copied = cell("copy", (2**28,), "eager", around(2**31 / 4e12 * 1e6, 0.01, 8, draw), clock="graph")
-    records.write(root, run("h200", "ceilings", 8), [copied])
-    return records.load(root)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +105,21 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
 
 
 def rows_of(root: Path) -> list[Row]:
-    return [replace(r, peak=150.0) for r in results.rows(_write(root)) if r.experiment == "diffraction"]
+    draw = random.Random(7)
+    lines = []
+    for side, variant, dtype in product((256, 512, 1024, 2048, 4096), SPEED, DTYPES):
+        if dtype == "float64" and side != 1024:
+            continue
+        slower, error = DTYPES[dtype]
+        error *= 1e4 if variant == "eager_direct" else 1 + draw.random()
+        who = {"operation": "diffraction", "shape": [side, side], "variant": variant, "dtype": dtype}
+        who |= {"origin": ORIGINS.get(variant, "peer"), "clock": "hot" if variant == "c_openmp" else "graph"}
+        told = {"flops": 0, "traffic": 8 * side**2, "error": error, "max_error": 150 * error, "peak": 150.0}
+        times = around(3.0 + SPEED[variant] * slower * (side / 1024) ** 2, 0.01, 8, draw)
+        lines.append(synthetic.cell_line(**who, **told, medians_us=times))
+    synthetic.write_records(root, "h200", "cuda", {"diffraction": lines, "ceilings": synthetic.ceilings({})})
+    found = results.rows(records.load(root))
+    return [replace(r, peak=150.0) for r in found if r.experiment == "diffraction"]
 
 
 def spots(slow: int = 200, fast: int = 240) -> numpy.ndarray:
@@ -151,20 +136,12 @@ Rows = list[Row]
 DRAW: dict[str, Callable[[Rows], Drawn]] = {
     "image": lambda rows: image_figure.image(spots(), "A lattice of spots, brightest in the middle", **PLACE),
     "waterfall": lambda rows: probe_figures.waterfall(starts(), "Importing torch takes longer than compiling"),
-    "calls": lambda rows: probe_figures.calls(
-        [d for d in starts() if d["variant"] != "c_openmp"], "The first two calls take longer than all that follow"
-    ),
-    "first_image": lambda rows: probe_figures.first_image(
-        starts(), "Only the stored cubin draws its first image within 10 ms", goals=(10, 50)
-    ),
+    "calls": lambda rows: probe_figures.calls([d for d in starts() if d["variant"] != "c_openmp"], "Two take long"),
+    "first_image": lambda rows: probe_figures.first_image(starts(), "Only the cubin is quick", goals=(10, 50)),
     "kernels": lambda rows: probe_figures.kernels(traced(), "One kernel does what eager needs sixty for"),
     "timeline": lambda rows: probe_figures.timeline(traced(), "The device idles between eager's kernels"),
-    "precision": lambda rows: over_size.precision(
-        [r for r in rows if r.shape == "1024x1024"], "Removing the integer first costs nothing and gains four digits"
-    ),
-    "over_sizes": lambda rows: over_size.over_sizes(
-        [r for r in rows if r.dtype == "float32"], "The own kernels stay near the limit at every size"
-    ),
+    "precision": lambda rows: over_size.precision([r for r in rows if r.shape == "1024x1024"], "Digits are gained"),
+    "over_sizes": lambda rows: over_size.over_sizes([r for r in rows if r.dtype == "float32"], "Near the limit"),
 }
 
 

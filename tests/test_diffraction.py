@@ -324,8 +324,6 @@ def test_a_fault_of_the_reference_program_shows_at_its_size(name: str) -> None:
     low, high = SIZES[name]
     assert low < off(faulty, right) < high
     assert right.dtype == faulty.dtype == torch.float64
-    assert right.shape == faulty.shape
-    assert max(right.shape) <= 256
     assert fault.summary
 
 
@@ -336,9 +334,3 @@ def test_the_faulty_cell_is_the_reference_programs() -> None:
     units = wrong / lengths[:, None]
     angles = [math.degrees(math.acos(float(units[i] @ units[j]))) for i, j in ((1, 2), (0, 2), (0, 1))]
     assert angles == pytest.approx([75.04, 85.01, 95.01], abs=0.005)
-
-
-def test_the_golden_images_avoid_the_faults() -> None:
-    right, faulty = FAULTS["oblique cell"].images()
-    assert off(right, golden("triclinic256")) < 1e-6
-    assert off(faulty, golden("triclinic256")) > 0.04

@@ -18,6 +18,7 @@ from hypatia_lab import check
 from hypatia_lab.egraph import Costs, Optimized, calls, optimize, variants
 from hypatia_lab.egraph.terms import OPERATORS
 from hypatia_lab.experiments.graph_optimizer import depth
+from hypatia_lab.operations.mlp import jumps
 from hypatia_lab.probes import graph
 from hypatia_lab.probes.probe import Ended
 from hypatia_lab.variants import find
@@ -87,6 +88,10 @@ def images() -> torch.Tensor:
     return torch.randn(2, 3, 64, 48)
 
 
+def conv_block() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.InstanceNorm2d(4, affine=True), nn.GELU())
+
+
 MODELS = {
     "resnet": (ResNet, images),
     "transformer": (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), lambda: torch.randn(2, 5, 16)),
@@ -95,10 +100,7 @@ MODELS = {
     "bfloat16": (lambda: mlp(3).bfloat16(), lambda: torch.randn(8, 16).bfloat16()),
     "float16": (lambda: mlp(3).half(), lambda: torch.randn(8, 16).half()),
     "transposed weights": (Transposed, lambda: torch.randn(5, 4)),
-    "instance norm": (
-        lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.InstanceNorm2d(4, affine=True), nn.GELU()),
-        images,
-    ),
+    "instance norm": (conv_block, images),
     "embedding and softmax": (
         lambda: nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 8), nn.ReLU(), nn.Softmax(-1)),
         lambda: torch.randint(11, (3, 7)),
@@ -138,10 +140,8 @@ def run(function, module, x):
     torch.manual_seed(1)
     outputs = function(x)
     leaves = [out for out in (outputs if isinstance(outputs, tuple) else (outputs,)) if out.requires_grad]
-    parameters = list(module.parameters())
-    gradients = torch.autograd.grad(
-        torch.stack([(out**2).sum() for out in leaves]).sum(), parameters, allow_unused=True
-    )
+    loss = torch.stack([(out**2).sum() for out in leaves]).sum()
+    gradients = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True)
     module.load_state_dict(kept)
     return [out.detach() for out in leaves], [g for g in gradients if g is not None]
 
@@ -153,56 +153,44 @@ def test_in_double_precision_the_only_roundings_are_doubles():
     assert result.report.errors["outputs"] < 1e-13
 
 
+def waits_for_its_kernel(monkeypatch, module, x, rule, into):
+    """``rule`` rewrites ``module`` into an operator where that one has a kernel, and not before."""
+    asked = {"rules": (rule,), "mode": "strict", "costs": Costs("cpu")}
+    assert optimize(module, (x,), **asked).report.rewrites == ()
+    monkeypatch.setitem(OPERATORS, into, replace(OPERATORS[into], missing=lambda *types: ""))
+    assert [step.into for step in optimize(module, (x,), **asked).report.rewrites] == [into]
+
+
 def test_a_convolution_block_waits_for_its_kernel(monkeypatch):
-    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.InstanceNorm2d(4, affine=True), nn.GELU())
-    asked = {"rules": ("conv_block",), "mode": "strict", "costs": Costs("cpu")}
-    result = optimize(module, (images(),), **asked)
-    assert result.report.rewrites == ()
-    monkeypatch.setitem(OPERATORS, "ConvBlock", replace(OPERATORS["ConvBlock"], missing=lambda *types: ""))
-    result = optimize(module, (images(),), **asked)
-    assert [step.into for step in result.report.rewrites] == ["ConvBlock"]
+    waits_for_its_kernel(monkeypatch, conv_block(), images(), "conv_block", "ConvBlock")
 
 
 @pytest.mark.parametrize("form", ["none", "tanh"])
 @pytest.mark.parametrize(("behind", "into"), [([], "LinearGelu"), ([nn.ReLU()], "LinearReluGelu")])
 def test_a_gelu_behind_a_product_waits_for_its_kernel(monkeypatch, behind, into, form):
     module = nn.Sequential(nn.Linear(5, 7), *behind, nn.GELU(form), nn.Linear(7, 3))
-    asked = {"rules": ("linear_gelu",), "mode": "strict", "costs": Costs("cpu")}
-    assert optimize(module, (torch.randn(4, 5),), **asked).report.rewrites == ()
-    monkeypatch.setitem(OPERATORS, into, replace(OPERATORS[into], missing=lambda *types: ""))
-    result = optimize(module, (torch.randn(4, 5),), **asked)
-    assert [step.into for step in result.report.rewrites] == [into]
+    waits_for_its_kernel(monkeypatch, module, torch.randn(4, 5), "linear_gelu", into)
+
+
+def test_a_fused_kernel_says_where_it_is_missing():
     assert "16-bit numbers on a GPU" in calls.gelu_missing("cuda", "float32")
-
-
-def test_a_fused_block_says_where_it_is_missing():
     ones, shape = (1,) * 7, (64, 64, 3, 3)
-    assert not importlib.util.find_spec("triton") or not calls.block_missing(
-        "cuda", "bfloat16", shape, True, ones, 1e-5
-    )
+    if importlib.util.find_spec("triton"):
+        assert not calls.block_missing("cuda", "bfloat16", shape, True, ones, 1e-5)
     for device, dtype in (("cpu", "bfloat16"), ("cuda", "float32")):
         assert "16-bit numbers on a GPU" in calls.block_missing(device, dtype, shape, True, ones, 1e-5)
-    for odd in (
-        ((64, 64, 1, 1), True, ones, 1e-5),
-        (shape, False, ones, 1e-5),
-        (shape, True, (2, 2, 1, 1, 1, 1, 1), 1e-5),
-        (shape, True, ones, 1e-3),
-    ):
-        assert "3×3 convolution" in calls.block_missing("cuda", "float16", *odd)
+    odd = (((64, 64, 1, 1), True, ones, 1e-5), (shape, False, ones, 1e-5), (shape, True, ones, 1e-3))
+    for one in (*odd, (shape, True, (2, 2, 1, 1, 1, 1, 1), 1e-5)):
+        assert "3×3 convolution" in calls.block_missing("cuda", "float16", *one)
 
 
 # ---------------------------------------------------------------- variants and probe
 
 
-@pytest.mark.parametrize("shape", [(33, 77, 129, 2, 65), (16, 32, 32, 1, 8)])
-def test_the_variant_is_right_and_shares_its_parameters(shape):
-    work = Workload("mlp", shape)
-    problem = check.Problem(work, "cpu")
-    run = find("mlp", "egraph").factory(work, problem.inputs)
-    # The check draws other inputs and parameters into the same tensors.
-    assert check.check(run, problem).ok
+def test_a_variant_says_in_which_arithmetic_or_where_it_is_not():
+    shape = (33, 77, 129, 2, 65)
     assert "tf32x3" in find("mlp", "egraph").needs(Workload("mlp", shape, "float32", "tf32x3"), "cuda")
-    assert "GPU" in find("mlp", "egraph_split").needs(work, "cpu")
+    assert "GPU" in find("mlp", "egraph_split").needs(Workload("mlp", shape), "cpu")
     assert "float32" in find("mlp", "egraph_split").needs(Workload("mlp", shape, "bfloat16"), "cuda")
 
 
@@ -229,32 +217,11 @@ def test_no_relu_of_a_steps_inputs_is_decided_by_rounding():
     shape = (64, 40, 600, 3, 5)
     work = Workload("mlp", shape, direction="forward_backward")
     inputs, plain = work.inputs("cpu"), Workload("mlp", shape).inputs("cpu")
-    nearest = []
-    for x in (inputs["x"], plain["x"]):
-        h, margins = x.double(), []
-        for n in (1, 2, 3):
-            h = functional.linear(h, inputs[f"weight{n}"].double(), inputs[f"bias{n}"].double())
-            margins.append(float(h.abs().min() / h.square().mean().sqrt()))
-            h = h.relu()
-        nearest.append(min(margins))
-    assert nearest[0] >= work.tolerance() / 2
-    changed = int((plain["x"] != inputs["x"]).any(1).sum())
-    assert (changed > 0) == (nearest[1] < nearest[0])
-    assert changed < 20
+    error = work.tolerance() / 2
+    assert jumps(plain | {"grad": inputs["grad"]}, error)
+    assert not jumps(inputs, error)
+    assert 0 < int((plain["x"] != inputs["x"]).any(1).sum()) < 20
     assert torch.equal(plain["weight3"], inputs["weight3"])
-
-
-def test_a_lost_mask_is_named():
-    work = Workload("mlp", (33, 17, 29, 2, 5), direction="forward_backward")
-    problem = check.Problem(work, "cpu")
-    right = list(find("mlp", "eager").factory(work, problem.inputs)())
-    assert work.backward is not None
-    faults = work.backward.faults(problem.inputs)
-    right[1] = faults["grad_x"]["masks missing"].float()
-    assert check.judge(tuple(right), problem).reason.startswith("grad_x: masks missing")
-    right[1] = problem.references()[1].float()
-    right[3] = faults["grad_bias1"]["mean over the batch for its sum"].float()
-    assert check.judge(tuple(right), problem).reason.startswith("grad_bias1: mean over the batch")
 
 
 def test_the_variant_says_why_it_cannot_be(monkeypatch):
@@ -278,11 +245,7 @@ def test_the_probe_times_every_stage_of_a_right_result(tmp_path):
 
 
 def test_the_probe_of_a_wrong_result_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("hypatia_lab.egraph.rewrite_graph", lambda graph, costs: Wrong())
+    wrong = lambda x: torch.full((8, 64), random.random())  # noqa: E731
+    monkeypatch.setattr("hypatia_lab.egraph.rewrite_graph", lambda graph, costs: wrong)
     with pytest.raises(Ended, match="ReLU|wrong|off|error"):
         graph.look(test_probes.found(depth(3), "egraph", tmp_path), lambda event, **line: None)
-
-
-class Wrong:
-    def __call__(self, x):
-        return torch.full((8, 64), random.random())

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,10 +50,10 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     return Layout(tmp_path / "fleet")
 
 
-def ask(layout: Layout, count: int | None, overwrite: bool = False) -> list[Work]:
-    """The attempts that ``fleet run`` would start on this machine."""
-    asked, numbers = submit.ask(layout, Asked(PAGES, "quick", "cuda", overwrite), count)
-    return submit.works(layout, asked, numbers, "box", ["g0", "g1", "g2", "g3"], STAND_IN)
+def ask(layout: Layout, count: int | None, place: str = "box", gpus: Sequence[str] = tuple(CHIPS)) -> list[Work]:
+    """The attempts that ``fleet run`` would start, on this machine if nothing else is said."""
+    asked, numbers = submit.ask(layout, Asked(PAGES, "quick", "cuda"), count)
+    return submit.works(layout, asked, numbers, place, gpus, STAND_IN)
 
 
 def measured(layout: Layout) -> Counter[str]:
@@ -92,7 +92,7 @@ def test_a_killed_and_a_preempted_job_go_on_and_a_chip_that_is_held_is_not_measu
         until(lambda: sorted(states(layout)) == ["running", "running", "twice"])
         until(lambda: sorted(line.notebook for line in overview.lines(layout)) == ["", "02_two", "02_two"])
         (preempted, _, _), (killed, orphan, own) = (path.read_text().split() for path in at)
-        assert own == "g1"
+        assert own == "1"
         os.kill(int(killed), signal.SIGKILL)
         os.kill(int(preempted), signal.SIGUSR2)
         until(lambda: not Path(f"/proc/{orphan}").exists())
@@ -159,13 +159,8 @@ def test_an_array_on_slurm_measures_a_chip_once_and_its_failed_and_requeued_jobs
     monkeypatch.setattr(scheduler, "queue", lambda: queue)
     monkeypatch.setattr(SlurmJobEnvironment, "_requeue", lambda self, countdown: None)
     parameters = submit.slurm_parameters(["partition=gpu,time=30", "nodelist=a,b"], "cuda")
-
-    def start(count: int | None) -> list[str]:
-        asked, numbers = submit.ask(layout, Asked(PAGES, "quick", "cuda"), count)
-        return submit.slurm(layout, submit.works(layout, asked, numbers, "slurm", (), STAND_IN), parameters)
-
     with mocked() as mock:
-        names = start(4)
+        names = submit.slurm(layout, ask(layout, 4, "slurm", ()), parameters)
         script = (layout.logs / f"{names[0].split('_')[0]}_submission.sh").read_text()
         for flag in ("array=0-3%4", "gpus-per-node=1", "requeue", "nodelist=a,b", "partition=gpu", "time=30"):
             assert f"#SBATCH --{flag}\n" in script
@@ -194,7 +189,7 @@ def test_an_array_on_slurm_measures_a_chip_once_and_its_failed_and_requeued_jobs
         with mock.job_context(names[3]):
             submission.process_job(layout.logs)
         assert not leftover.exists()
-        (again,) = start(None)
+        (again,) = submit.slurm(layout, ask(layout, None, "slurm", ()), parameters)
         queue[again] = "PENDING"
         assert states(layout) == ["done", "waiting", "twice", "done"]
         with mock.job_context(names[1]):  # which Slurm had put into its queue again meanwhile

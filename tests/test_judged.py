@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -39,7 +40,6 @@ from hypatia_lab.judged.shelf import Shelf, described
 from hypatia_lab.judged.trial import Trial
 from hypatia_lab.judged.worker import IN_PLACE, WRITTEN, Worker
 from hypatia_lab.judged.worker import key as part
-from hypatia_lab.machine import choose_device
 from hypatia_lab.strangers import reader_kernel
 
 STRANGERS = Path(__file__).resolve().parent / "strangers"
@@ -154,14 +154,11 @@ def test_threads_beyond_what_pools_have_are_named(most, cores, named):
 # ---------------------------------------------------------------- whose fault it is
 
 
-FULL_GPU = RuntimeError("NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED")
-
-
 @pytest.mark.parametrize(
     ("cause", "told"),
     [
         (torch.OutOfMemoryError("CUDA out of memory."), {"refused", "fault"}),
-        (FULL_GPU, {"refused", "fault"}),
+        (RuntimeError("NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED"), {"refused", "fault"}),
         (RuntimeError("no"), {"crashed"}),
     ],
 )
@@ -268,11 +265,10 @@ def test_who_says_too_much_or_nothing_is_found_out(ends):
 
 
 def test_the_size_of_a_shelf_is_nobodys_to_change():
-    shelf = Shelf([("x", "float32", [10])])
-    for size in (0, 2 * os.fstat(shelf.file).st_size):
-        with pytest.raises(OSError, match="not permitted"):
-            os.ftruncate(shelf.file, size)
-    shelf.close()
+    with contextlib.closing(Shelf([("x", "float32", [10])])) as shelf:
+        for size in (0, 2 * os.fstat(shelf.file).st_size):
+            with pytest.raises(OSError, match="not permitted"):
+                os.ftruncate(shelf.file, size)
 
 
 @on_gpu
@@ -339,16 +335,12 @@ def test_what_a_variant_shares_is_let_go_before_the_next_one_is_there():
         there[:] = [os.open(os.devnull, os.O_RDONLY) for _ in range(count)]
         return list(there)
 
-    class Members(dict[str, Any]):
-        def ask(self, who: str, command: str, **more: Any) -> dict[str, Any]:
-            return {}
+    def ask_all(names: list[str], *given: Any, **more: Any) -> dict[str, Any]:
+        assert not names
+        return {}
 
-        def ask_all(self, names: list[str], *given: Any, **more: Any) -> dict[str, Any]:
-            assert not names
-            return {}
-
-    members = Members()
-    members.members = {REFEREE: SimpleNamespace(channel=SimpleNamespace(files=files))}  # type: ignore[attr-defined]
+    referee = SimpleNamespace(channel=SimpleNamespace(files=files))
+    members = MagicMock(ask=lambda *given, **more: {}, ask_all=ask_all, members={REFEREE: referee})
     nothing = dict.fromkeys(("started", "tampered", "go_ahead", "ensure_taken", "pace", "begin"), lambda *given: None)
     probe = SimpleNamespace(free_bytes=lambda: 0.0)
     coordinator = SimpleNamespace(processes=members, probe=probe, number=2, **nothing)
@@ -365,26 +357,24 @@ def test_what_a_variant_shares_is_let_go_before_the_next_one_is_there():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_what_is_spoilt_is_no_answer(dtype):
-    shelf = Shelf([("first", dtype, [4]), ("x", dtype, [2, 3])])
-    shelf["x"].fill_(1)
-    shelf.spoil("x")
-    assert not float(shelf["x"][0, 0]) < 1e38 or dtype == "float16"
-    assert float(shelf["x"][0, 0]) != 1
-    assert float(shelf["x"][1, 2]) == 1
-    assert not shelf["first"].any()
-    shelf.close()
+    with contextlib.closing(Shelf([("first", dtype, [4]), ("x", dtype, [2, 3])])) as shelf:
+        shelf["x"].fill_(1)
+        shelf.spoil("x")
+        assert not float(shelf["x"][0, 0]) < 1e38 or dtype == "float16"
+        assert float(shelf["x"][0, 0]) != 1
+        assert float(shelf["x"][1, 2]) == 1
+        assert not shelf["first"].any()
 
 
 def test_tensors_are_written_into_anothers_memory():
-    shelf = Shelf([("x", "float32", [100]), ("y", "int32", [3])])
-    shelf["x"].copy_(torch.arange(100.0))
-    shelf["y"].fill_(5)
     x, y = torch.zeros(100), torch.zeros(3, dtype=torch.int32)
-    assert shelf.write_into(os.getpid(), {"x": x.data_ptr(), "y": y.data_ptr()})
-    assert bool((x == torch.arange(100.0)).all())
+    with contextlib.closing(Shelf([("x", "float32", [100]), ("y", "int32", [3])])) as shelf:
+        shelf["x"].copy_(torch.arange(100.0))
+        shelf["y"].fill_(5)
+        assert shelf.write_into(os.getpid(), {"x": x.data_ptr(), "y": y.data_ptr()})
+        assert not shelf.write_into(os.getpid(), {"x": 8})
+    assert torch.equal(x, torch.arange(100.0))
     assert y.tolist() == [5, 5, 5]
-    assert not shelf.write_into(os.getpid(), {"x": 8})
-    shelf.close()
 
 
 LOOK = {"type": "Tensor", "tensor": True, "shape": [2, 0], "dtype": "float32", "device": "cpu"}
@@ -437,13 +427,10 @@ def test_a_worker_tells_what_its_file_replaced(ends, monkeypatch):
     assert here.receive() == {"replaced": ["hypatia_lab.check.judge"], "changed": []}
 
 
-def test_what_torchs_compiler_puts_in_place_of_its_own_is_no_tampering():
+def test_what_torchs_compiler_puts_in_place_of_its_own_is_no_tampering(monkeypatch):
     before = tampering.functions()
-    torch.manual_seed = _disable_dynamo(before["torch.manual_seed"][0])
-    try:
-        assert "torch.manual_seed" not in tampering.replaced(before)
-    finally:
-        torch.manual_seed = before["torch.manual_seed"][0]
+    monkeypatch.setattr(torch, "manual_seed", _disable_dynamo(torch.manual_seed))
+    assert "torch.manual_seed" not in tampering.replaced(before)
 
 
 def test_modes_that_are_changed_are_told_with_both_values():
@@ -479,24 +466,21 @@ def test_a_confined_process_writes_where_it_may_and_reaches_nobody(tmp_path: Pat
 # ---------------------------------------------------------------- what judging costs
 
 
-def medians_us(root: Path, spec: Experiment, device: str) -> dict[tuple[str, str], list[float]]:
-    """Shape and variant → what a call takes by the graph clock, or the hot one of a CPU, process by process."""
+def medians_us(root: Path, spec: Experiment) -> dict[tuple[str, str], list[float]]:
+    """Shape and variant → what a call takes on the GPU by the graph clock, process by process."""
     rates = [line | {"medians_us": [1e-3, 1e-3]} for line in ceilings({"ieee": 1e3})]  # that nobody beats
-    records.write(root, run_line(experiment="ceilings", device=device), rates)
-    record = composer.measure(spec, preset="quick", device=device, machine_name="box", root=root, progress=False)
-    asked = "graph" if device == "cuda" else "hot"
-    cells = [cell for cell in record.cells if cell["clock"] == asked]
+    records.write(root, run_line(experiment="ceilings", device="cuda"), rates)
+    record = composer.measure(spec, preset="quick", device="cuda", machine_name="box", root=root, progress=False)
+    cells = [cell for cell in record.cells if cell["clock"] == "graph"]
     assert [cell["reason"] for cell in cells if cell["status"] != "ok"] == []
     return {(str(cell["shape"]), cell["variant"]): cell["medians_us"] for cell in cells}
 
 
-@pytest.mark.cuda
+@on_gpu
 @pytest.mark.slow
 @variants.restored()
 def test_a_judged_kernel_takes_what_it_takes_when_it_is_run(tmp_path, monkeypatch):
-    device = choose_device("auto")
-    if device == "cpu":
-        pytest.skip("there is no GPU: a CPU's times differ by more from process to process")
+    """A CPU's times differ by more from process to process."""
     path = STRANGERS / "tiny.py"
     spec = reader_kernel.experiment(path, rehearsal.rehearse(path, tmp_path / "log", 60.0))
 
@@ -509,7 +493,7 @@ def test_a_judged_kernel_takes_what_it_takes_when_it_is_run(tmp_path, monkeypatc
     for number, way in enumerate(("judged", "run", "run", "judged")):
         with monkeypatch.context() as patch:
             patch.setattr(plan.Source, "guarded", way == "judged")
-            found = medians_us(tmp_path / f"{number}", alone, device)
+            found = medians_us(tmp_path / f"{number}", alone)
         for key, own in found.items():
             seen[way].setdefault(key, []).extend(own)
     for key, judged in seen["judged"].items():

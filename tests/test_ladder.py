@@ -147,15 +147,14 @@ CORE_STEPS = [*(ladder.source_of(step) for step in ladder.ORDER[:7]), ladder_alo
 TENSOR_STEPS = [ladder.source_of(step) for step in ladder.ORDER[7:]]
 
 
-def instances(cores: bool) -> list[str]:
-    if cores:
-        scalars = [loader.SCALARS[dtype] for dtype in ("float32", "bfloat16")]
-        return [loader.instance_of(f"linear_relu_{one.kernel}", *pair) for one in CORES.values() for pair in scalars]
-    tiles = [(tile.consumers, tile.width, tile.stages, cluster) for tile in EMULATED_TILES for cluster in (1, 2)]
-    return [
-        *(f"linear_relu_mma<__nv_bfloat16, {aligned}>" for aligned in ("true", "false")),
-        *(f"linear_relu_wgmma<__nv_bfloat16, {', '.join(map(str, tile))}>" for tile in tiles),
-    ]
+SCALARS = [loader.SCALARS[dtype] for dtype in ("float32", "bfloat16")]
+ON_CORES = [loader.instance_of(f"linear_relu_{one.kernel}", *pair) for one in CORES.values() for pair in SCALARS]
+ON_TENSOR_CORES = [f"linear_relu_mma<__nv_bfloat16, {aligned}>" for aligned in ("true", "false")]
+ON_TENSOR_CORES += [
+    f"linear_relu_wgmma<__nv_bfloat16, {one.consumers}, {one.width}, {one.stages}, {cluster}>"
+    for one in EMULATED_TILES
+    for cluster in (1, 2)
+]
 
 
 def blocks_at_once(instance: str, blocks: int, cluster: int) -> int:
@@ -164,7 +163,7 @@ def blocks_at_once(instance: str, blocks: int, cluster: int) -> int:
 
 
 emulation = cuda_sources.emulation(
-    {" ".join(TENSOR_STEPS): instances(cores=False), " ".join(CORE_STEPS): instances(cores=True)},
+    {" ".join(TENSOR_STEPS): ON_TENSOR_CORES, " ".join(CORE_STEPS): ON_CORES},
     at_once=blocks_at_once,
 )
 

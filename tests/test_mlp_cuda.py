@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import cuda_sources
 import pytest
@@ -47,6 +47,7 @@ EMULATED = (
     (16, 2, Plan(2, 2)),
 )
 STREAMED = tuple(mlp_streamed.Plan(slices, cluster) for slices, cluster in ((4, 1), (4, 2), (2, 1), (3, 2)))
+BF16, HALF = "__nv_bfloat16", "__half"
 
 
 def instance(scalar: str, width: int, layers: int, plan: Plan) -> str:
@@ -57,35 +58,26 @@ def streamed_instance(scalar: str, plan: mlp_streamed.Plan) -> str:
     return f"mlp_streamed<{scalar}, {plan.slices}, {plan.cluster}>"
 
 
-emulation = cuda_sources.emulation(
-    {
-        "mlp/mlp": [instance("__nv_bfloat16", *case) for case in EMULATED],
-        "mlp/mlp_streamed": [streamed_instance("__nv_bfloat16", plan) for plan in STREAMED[:2]],
-    },
-    processors=3,
-)
+RESIDENT = [instance(BF16, *case) for case in EMULATED]
+STREAMING = [streamed_instance(BF16, plan) for plan in STREAMED[:2]]
+emulation = cuda_sources.emulation({"mlp/mlp": RESIDENT, "mlp/mlp_streamed": STREAMING}, processors=3)
 
-
-@pytest.mark.parametrize("rows", [1, 65, *(pytest.param(n, marks=pytest.mark.sweep) for n in (63, 64, 129, 1000))])
-@pytest.mark.parametrize(("width", "layers", "plan"), EMULATED)
-def test_the_emulated_kernel_agrees_with_float64(
-    width: int, layers: int, plan: Plan, rows: int, emulation: None
-) -> None:
-    given = tensors(rows, width, layers)
-    agrees(mlp_cuda.forward(*given, plan=plan), *given)
-
-
-STREAMED_CASES = [(STREAMED[0], 2, 1), (STREAMED[0], 3, 1100), (STREAMED[1], 3, 1100)]
-"""Plan, layers and rows: one tile, and three a warpgroup, for which it needs a buffer again."""
-MORE_CASES = [(plan, layers, rows) for plan in STREAMED for layers in (2, 3) for rows in (63, 64, 129, 257, 2000)]
+WIDE = mlp_streamed.WIDTH
+CASES = [(*case, rows) for case in EMULATED for rows in (1, 65)]
+# One tile, and three a warpgroup, for which it needs a buffer again.
+CASES += [(WIDE, 2, STREAMED[0], 1), (WIDE, 3, STREAMED[0], 1100), (WIDE, 3, STREAMED[1], 1100)]
+MORE_CASES = [(*case, rows) for case in EMULATED for rows in (63, 64, 129, 1000)]
+MORE_CASES += [(WIDE, layers, plan, n) for plan in STREAMED for layers in (2, 3) for n in (63, 64, 129, 257, 2000)]
 
 
 @pytest.mark.parametrize(
-    ("plan", "layers", "rows"),
-    [*STREAMED_CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in MORE_CASES)],
+    ("width", "layers", "plan", "rows"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in MORE_CASES)],
 )
-def test_streamed_weights_agree_with_float64(plan: mlp_streamed.Plan, layers: int, rows: int, emulation: None) -> None:
-    given = tensors(rows, mlp_streamed.WIDTH, layers)
+def test_the_emulated_kernel_agrees_with_float64(
+    width: int, layers: int, plan: Plan | mlp_streamed.Plan, rows: int, emulation: None
+) -> None:
+    given = tensors(rows, width, layers)
     agrees(mlp_cuda.forward(*given, plan=plan), *given)
 
 
@@ -113,8 +105,6 @@ DEFAULTS = [(width, mlp_cuda.default_plan(rows, width)) for width in mlp_cuda.RE
 PLANS = (Plan(6), Plan(2, 2, room=3), Plan(2, 4, cluster=2))
 """Beside the defaults."""
 
-
-BF16, HALF = "__nv_bfloat16", "__half"
 MACHINE_CODE = {
     "largest": ("mlp/mlp", [instance(BF16, width, 3, plan) for width, plan in DEFAULTS[-1:]]),
     "defaults": ("mlp/mlp", [instance(BF16, width, layers, plan) for width, plan in DEFAULTS for layers in (2, 3)]),
@@ -149,20 +139,15 @@ def test_a_default_plan_fits_a_multiprocessor(width: int, plan: Plan) -> None:
 
 
 def test_a_plan_becomes_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-
-    def launcher(*given: Any, **options: Any) -> Any:
-        return lambda grid, block, *arguments: calls.append((given, options, grid, block))
-
+    launcher = Mock()
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
     monkeypatch.setattr(loader, "tensor_map", lambda matrix, *box: matrix)
     monkeypatch.setattr(loader, "multiprocessors", lambda device: 3)
     plan = Plan(2, 3, programs=1, room=1, cluster=2, dependent=False)
     mlp_cuda.forward(*tensors(1000, 128, 2), plan=plan)
-    ((given, options, grid, block),) = calls
-    assert given == ("mlp/mlp", "mlp", "__nv_bfloat16", 128, 2, 2, 3, 1, 2)
-    assert options == {"shared": plan.shared(128, 2), "cluster": 2, "dependent": False}
-    assert (grid, block) == ((4,), (256,))
+    options = {"shared": plan.shared(128, 2), "cluster": 2, "dependent": False}
+    launcher.assert_called_once_with("mlp/mlp", "mlp", BF16, 128, 2, 2, 3, 1, 2, **options)
+    assert launcher().call_args.args[:2] == ((4,), (256,))
 
 
 def test_the_machine_code_kept_depends_on_the_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -204,17 +189,12 @@ def test_a_gpu_refuses_what_it_cannot_do_and_takes_any_rank() -> None:
 # ---------------------------------------------------------------- on a GPU
 
 
+BOTH = (Plan(1, 2, dependent=False), Plan(2, 2, cluster=2), Plan(3, 2, cluster=2, dependent=False), Plan(4, 2))
 GPU_PLANS: dict[int, tuple[Plan | mlp_streamed.Plan, ...]] = {
-    width: (
-        Plan(1, 2, dependent=False),
-        Plan(2, 2, cluster=2),
-        Plan(3, 2, cluster=2, dependent=False),
-        Plan(2, 2, programs=many, room=many),
-        Plan(4, 2),
-    )
-    for width, many in ((64, 2), (128, 1))
+    64: (*BOTH, Plan(2, 2, programs=2, room=2)),
+    128: (*BOTH, Plan(2, 2, programs=1, room=1)),
+    WIDE: (*STREAMED, mlp_streamed.Plan(dependent=False)),
 }
-GPU_PLANS |= {mlp_streamed.WIDTH: (*STREAMED, mlp_streamed.Plan(dependent=False))}
 
 
 @on_hopper
@@ -228,7 +208,7 @@ def test_every_plan_computes_the_same(width: int) -> None:
 
 
 @on_hopper
-@pytest.mark.parametrize("width", [128, mlp_streamed.WIDTH])
+@pytest.mark.parametrize("width", [128, WIDE])
 def test_nan_stays_nan(width: int) -> None:
     x, weights, biases = tensors(1000, width, 3, device="cuda")
     x[70, 5] = float("nan")
@@ -238,7 +218,7 @@ def test_nan_stays_nan(width: int) -> None:
 
 
 @on_hopper
-@pytest.mark.parametrize("width", [64, mlp_streamed.WIDTH])
+@pytest.mark.parametrize("width", [64, WIDE])
 def test_launches_that_overlap_in_a_graph_wait_for_each_other(width: int) -> None:
     x, weights, biases = tensors(65536, width, 2, device="cuda")
     biases = [torch.zeros_like(bias) for bias in biases]

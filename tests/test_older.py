@@ -78,8 +78,8 @@ def test_check_records_counts_what_is_on_the_list_and_notes_the_rest(tmp_path, m
 # ---------------------------------------------------------------- records
 
 
-def record(**run: Any) -> Record:
-    return records.Record(Path("nowhere"), run_line(**run), (), "")
+def record(*own: dict[str, Any], **run: Any) -> Record:
+    return Record(Path("nowhere"), run_line(**run), own, "")
 
 
 @pytest.mark.parametrize("part", PRESENT)
@@ -145,8 +145,7 @@ def measured(machine: str, experiment: str = "method", told: str | None = "", **
     variants.load()
     now = sources.digest(variants.find("linear_relu", "eager"))
     ran = {} if told is None else {"sources": told or now}
-    line = run_line(machine=machine, experiment=experiment, **NOW | run)
-    return records.Record(Path("nowhere"), line, (cell_line(**ran),), "")
+    return record(cell_line(**ran), machine=machine, experiment=experiment, **NOW | run)
 
 
 def test_a_page_of_present_records_says_nothing(shown):
@@ -175,9 +174,8 @@ def test_a_page_says_once_whose_records_are_older_and_marks_their_machines(shown
 
 
 def test_what_the_lab_does_not_have_has_no_sources_to_differ(shown):
-    line = run_line(experiment="mine", **NOW)
     own = (cell_line(variant="gone", sources="0123456789ab"), cell_line(variant="theirs"))
-    assert shown(records.Record(Path("nowhere"), line, own, "")) == ([], [])
+    assert shown(record(*own, experiment="mine", **NOW)) == ([], [])
 
 
 # ---------------------------------------------------------------- claims and compare

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -240,55 +239,51 @@ def test_judge_leaves_a_folder_alone_that_is_no_book(kernel, tmp_path):
 
 @pytest.mark.usefixtures("rehearsed_here")
 @pytest.mark.parametrize(
-    ("where", "error", "told"),
+    ("home", "name", "error", "code", "told"),
     [
-        ("tempfile.mkstemp", OSError(errno.ENOSPC, "No space left on device"), (2, "the disk is full")),
-        ("composer.measure", KeyboardInterrupt, (130, "interrupted;")),
+        (tempfile, "mkstemp", OSError(errno.ENOSPC, "No space left on device"), 2, "the disk is full"),
+        (composer, "measure", KeyboardInterrupt, 130, "interrupted;"),
     ],
 )
-def test_a_full_disk_or_an_interrupt_is_one_line(kernel, tmp_path, monkeypatch, where, error, told):
+def test_a_full_disk_or_an_interrupt_is_one_line(kernel, tmp_path, monkeypatch, home, name, error, code, told):
     give_ceilings(tmp_path / "mine")
     before = files_below(tmp_path)
-    home = {"tempfile": records.tempfile, "composer": composer}[where.partition(".")[0]]
-    monkeypatch.setattr(home, where.partition(".")[2], Mock(side_effect=error))
+    monkeypatch.setattr(home, name, Mock(side_effect=error))
     found = call("judge", kernel, "--device", "cpu", "--machine", "box", "--output", tmp_path / "mine")
-    assert (found.code, found.out) == (told[0], "")
-    assert told[1] in found.err[-1]
+    assert (found.code, found.out) == (code, "")
+    assert told in found.err[-1]
     assert files_below(tmp_path) == before
 
 
-LAYOUTS = {
-    "judge": (own_book.begin, own_book.ensure_ours),
-    "investigate": (lambda folder: report.begin(folder, {"a": "", "b": ""}), report.ensure_free),
-}
-
-
-@pytest.mark.parametrize("command", LAYOUTS)
-def test_a_book_that_a_full_disk_cut_short_is_begun_anew_and_the_file_is_named(tmp_path, monkeypatch, command):
-    begin, ensure = LAYOUTS[command]
+@pytest.mark.parametrize(
+    ("begin", "ensure"),
+    [
+        (own_book.begin, own_book.ensure_ours),
+        (lambda folder: report.begin(folder, {"a": "", "b": ""}), report.ensure_free),
+    ],
+)
+def test_a_book_that_a_full_disk_cut_short_is_begun_anew_and_the_file_is_named(tmp_path, monkeypatch, begin, ensure):
+    whole = Mock(side_effect=tempfile.mkstemp)
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", whole)
+        begin(tmp_path / "whole")
+    assert whole.call_count > 3
     make = tempfile.mkstemp
-    for room in range(1000):
-        left = iter(range(room))
+    for room in range(whole.call_count):
+        left, folder = [make] * room, tmp_path / str(room)
 
-        def full(left: Iterator[int] = left, **how: Any) -> Any:
-            if next(left, None) is None:
+        def full(left: list[Any] = left, **how: Any) -> Any:
+            if not left:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            return make(**how)
+            return left.pop()(**how)
 
-        folder, told = tmp_path / str(room), ""
-        monkeypatch.setattr(records.tempfile, "mkstemp", full)
-        try:
-            begin(folder)
-        except records.RecordError as cause:
-            told = str(cause)
-        if not told:
-            break
-        assert re.match(rf"cannot write {folder}/\S+: No space left on device", told)
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "mkstemp", full)
+            with pytest.raises(records.RecordError, match=rf"cannot write {folder}/\S+: No space left on device"):
+                begin(folder)
         ensure(folder)
-        monkeypatch.undo()
         begin(folder)
-    assert files_below(folder) == files_below(tmp_path / "0")
-    assert room > 3
+        assert files_below(folder) == files_below(tmp_path / "whole")
 
 
 # ---------------------------------------------------------------- judge, to the end

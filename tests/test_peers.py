@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -125,23 +126,17 @@ class Matmul:
 
 
 @pytest.fixture
-def nvmath(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    stand_in = ModuleType("nvmath.linalg.advanced")
-    names = ("RELU_BIAS", "BGRADB")
-    own = {
-        "Matmul": Matmul,
-        "MatmulEpilog": {name: name for name in names},
-        "MatmulPlanPreferences": lambda limit: SimpleNamespace(limit=limit),
-        "MatmulComputeType": SimpleNamespace(COMPUTE_32F_FAST_TF32=77),
-    }
-    for name, value in own.items():
-        setattr(stand_in, name, value)
+def nvmath(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in: Any = ModuleType("nvmath.linalg.advanced")
+    stand_in.Matmul = Matmul
+    stand_in.MatmulEpilog = {name: name for name in ("RELU_BIAS", "BGRADB")}
+    stand_in.MatmulPlanPreferences = lambda limit: SimpleNamespace(limit=limit)
+    stand_in.MatmulComputeType = SimpleNamespace(COMPUTE_32F_FAST_TF32=77)
     for name in ("nvmath", "nvmath.linalg"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *device: None)
     monkeypatch.setattr(Matmul, "made", [])
-    return stand_in
 
 
 @pytest.mark.usefixtures("nvmath")
@@ -161,13 +156,10 @@ def test_nvmath_is_handed_transposes_and_gives_rows_back(direction: str, dtype: 
 
 
 class Graph:
-    """Stands in for cudnn.pygraph: it notes a convolution and a bias, and computes them by PyTorch."""
+    """Stands in for cudnn.pygraph: a convolution and a bias, computed by PyTorch."""
 
-    def __init__(self, **kinds: Any) -> None:
-        self.kinds, self.calls = kinds, []
-
-    def tensor(self, *, name: str, dim: list[int], stride: list[int], data_type: str) -> Any:
-        return SimpleNamespace(name=name, dim=dim, stride=stride, data_type=data_type).name
+    def tensor(self, *, name: str, dim: list[int], stride: list[int], data_type: str) -> str:
+        return name
 
     def conv_fprop(self, *, image: str, weight: str, padding: Any, stride: Any, dilation: Any) -> str:
         assert (image, weight, padding, stride, dilation) == ("x", "weight", [1, 1], [1, 1], [1, 1])
@@ -175,7 +167,7 @@ class Graph:
 
     def bias(self, *, input: str, bias: str) -> Any:
         assert (input, bias) == ("z", "bias")
-        return Output()
+        return Mock()
 
     def execute(self, tensors: dict[Any, torch.Tensor], workspace: torch.Tensor, handle: int) -> None:
         x, weight, bias, out = tensors.values()
@@ -188,15 +180,7 @@ class Graph:
     def __getattr__(self, name: str) -> Any:
         steps = ("validate", "build_operation_graph", "create_execution_plans", "deselect_numeric_notes")
         assert name in (*steps, "check_support", "build_plans")
-        return lambda *given: self.calls.append(name)
-
-
-class Output:
-    def set_output(self, whether: bool) -> Output:
-        return self
-
-    def set_data_type(self, dtype: str) -> Output:
-        return self
+        return lambda *given: None
 
 
 @pytest.mark.parametrize("operation", ["conv_block", "conv_block_tanh"])
@@ -205,7 +189,7 @@ def test_cudnn_is_handed_images_channels_last(
     operation: str, dtype: str, math: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in: Any = ModuleType("cudnn")
-    stand_in.pygraph, stand_in.create_handle, stand_in.set_stream = Graph, lambda: 1, lambda handle, stream: None
+    stand_in.pygraph, stand_in.set_stream = lambda **kinds: Graph(), lambda handle, stream: None
     stand_in.data_type = SimpleNamespace(FLOAT="float", BFLOAT16="bfloat16", HALF="half")
     stand_in.heur_mode = SimpleNamespace(A="a", FALLBACK="fallback")
     stand_in.numerical_note = SimpleNamespace(DOWN_CONVERT_INPUTS="down")
@@ -221,18 +205,6 @@ def test_cudnn_is_handed_images_channels_last(
 
 
 # ---------------------------------------------------------------- what a CPU can compute
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("operation", ["mlp2", "mlp3", "conv_block", "conv_block_tanh"])
-def test_a_frozen_program_is_compiled_again_when_a_weight_changes(operation: str) -> None:
-    work = Workload(operation, operations()[operation].small_shapes[-1])
-    problem = check.Problem(work, "cpu")
-    one = variants.find(operation, "compile_freezing")
-    if one.needs(work, "cpu"):
-        pytest.skip(one.needs(work, "cpu"))
-    found = check.check(one.factory(work, problem.inputs), problem)  # draws the weights twice
-    assert found.ok, found.reason
 
 
 def test_weights_are_compiled_in_once_for_each_of_their_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,8 +16,6 @@ import torch
 from kernel_tensors import on_gpu
 from probing import IMAGE, LINEAR, details, found, needs_compiler, probe, spoilt
 
-import hypatia_lab.diffraction
-import hypatia_lab.operations  # noqa: F401  (registers)
 from hypatia_lab import check, clock, variants
 from hypatia_lab.bench import sessions
 from hypatia_lab.bench.details import collect
@@ -56,13 +53,9 @@ def test_probes_that_may_share_a_process_do_and_who_kills_it_is_named(tmp_path: 
     lines = collect(plan, "cpu", tmp_path, "key", progress=False)
     behind = ["b", "c"]
     assert started == [["a", "deadly", *behind], behind, ["a", "deadly", *behind], behind, ["alone"]]
-    assert [(line["variant"], line["name"], line["status"], len(line["values"])) for line in lines] == [
-        ("a", "a's", "ok", 2),
-        ("alone", "alone's", "ok", 1),
-        ("deadly", "deadly's", "crashed", 2),
-        ("b", "b's", "ok", 2),
-        ("c", "c's", "ok", 2),
-    ]
+    assert all(line["name"] == f"{line['variant']}'s" for line in lines)
+    ended = [(line["variant"], line["status"], len(line["values"])) for line in lines]
+    assert ended == [("a", "ok", 2), ("alone", "ok", 1), ("deadly", "crashed", 2), ("b", "ok", 2), ("c", "ok", 2)]
     del started[:]
     assert collect(plan, "cpu", tmp_path, "key", progress=False) == lines
     assert started == []
@@ -94,14 +87,13 @@ def test_what_one_process_sees_of_two_variants_is_what_two_see(tmp_path: Path):
     plan = [Probe("trace", LINEAR, name, "", 1) for name in ("eager", "no such variant", "cublas_relu")]
     together = collect(plan, "cpu", tmp_path / "1", "key", progress=False)
     alone = [line for one in plan for line in collect([one], "cpu", tmp_path / "2", one.variant, progress=False)]
-    keys = ("variant", "name", "status", "count")
-    counted, as_alone = (
-        [[line[key] for key in keys] for line in lines if line["unit"] == "1" or line["topic"] == "kernels"]
-        for lines in (together, alone)
-    )
-    assert counted == as_alone
-    ended = {line["variant"]: line["status"] for line in together}
-    assert ended == {"eager": "ok", "no such variant": "crashed", "cublas_relu": "ok"}
+
+    def counted(lines: list[dict[str, Any]]) -> list[list[Any]]:
+        keys = ("variant", "name", "status", "count")
+        return [[line[key] for key in keys] for line in lines if line["unit"] == "1" or line["topic"] == "kernels"]
+
+    assert counted(together) == counted(alone)
+    assert [line["variant"] for line in together if line["status"] != "ok"] == ["no such variant"]
     assert sorted(path.parent.name for path in (tmp_path / "1" / "scratch").rglob("trace.json.gz")) == ["0", "2"]
 
 
@@ -111,9 +103,8 @@ def test_what_one_process_sees_of_two_variants_is_what_two_see(tmp_path: Path):
 def test_measures_of_error_see_what_they_can():
     reference = torch.linspace(1, 2, 40, dtype=torch.float64).view(8, 5)
     right = accuracy.measures(reference, reference)
-    scaled, faulty = (
-        accuracy.measures(accuracy.spoiled(reference, how), reference) for how in ("scaled", "faulty row")
-    )
+    spoiled = (accuracy.spoiled(reference, how) for how in ("scaled", "faulty row"))
+    scaled, faulty = (accuracy.measures(one, reference) for one in spoiled)
     assert right.pop("correlation") == pytest.approx(1)
     assert not any(right.values())
     assert (scaled["correlation"], scaled["error"], scaled["largest error over peak"]) == pytest.approx((1, 0.1, 0.1))
@@ -138,8 +129,7 @@ def test_measures_that_do_not_exist_are_left_out():
 @pytest.mark.slow
 def test_the_accuracy_of_a_variant(tmp_path: Path):
     measured = details(probe("accuracy", LINEAR, "eager", tmp_path, case="scaled"), "accuracy")
-    kinds = ("mean relative error", "largest relative error", "largest error over peak")
-    assert list(measured) == ["correlation", "error", *kinds]
+    assert {"mean relative error", "largest relative error", "largest error over peak"} < measured.keys()
     assert (measured["correlation"], measured["error"]) == (pytest.approx(1), pytest.approx(0.1, rel=1e-4))
 
 
@@ -183,17 +173,15 @@ def test_both_timers_time_the_same_call_turn_about(tmp_path: Path, monkeypatch: 
     assert order == ["hot", "other", "other", "hot", "other", "hot", "hot", "other"]
 
 
-def later(run: Callable[[], Any]) -> Callable[[], Any]:
-    """``run`` after 5 ms."""
-    return lambda: (time.sleep(5e-3), run())[1]
-
-
 def test_torchs_timer_agrees_that_a_call_takes_what_it_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(oracle, "BUDGET_S", 0.03)
     whole = found(LINEAR, "eager", tmp_path)
-    build = whole.variant.factory
-    slow = replace(whole.variant, factory=lambda *given: later(build(*given)))
-    seen = looked(replace(whole, variant=slow))
+
+    def slow(*given: Any) -> Callable[[], Any]:
+        run = whole.variant.factory(*given)
+        return lambda: (time.sleep(5e-3), run())[1]
+
+    seen = looked(replace(whole, variant=replace(whole.variant, factory=slow)))
     assert list(seen) == ["hot clock", "torch.utils.benchmark"]
     assert all(5e3 < us < 5e4 for us in seen.values()), seen
 
@@ -268,9 +256,8 @@ def test_the_vectors_file_holds_sizes_and_arrays(tmp_path: Path):
 
 @needs_compiler
 def test_a_header_that_asks_for_more_than_a_scene_allows_is_refused(tmp_path: Path):
-    program, vectors, image = process.command(
-        found(Workload("diffraction", (2, 3)), "c_openmp", tmp_path), tmp_path / "i"
-    )
+    whole = found(Workload("diffraction", (2, 3)), "c_openmp", tmp_path)
+    program, vectors, image = process.command(whole, tmp_path / "i")
     right = Path(vectors).read_bytes()
     sizes = numpy.frombuffer(right, dtype=numpy.int64, count=14)
 
@@ -310,17 +297,14 @@ def test_a_whole_program_takes_longer_than_its_parts(variant: str, tmp_path: Pat
     assert "1535 pixels instead of 1536" in process.judged(tmp_path / "short.f32", problem).reason
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("import sys; print('no room', file=sys.stderr); sys.exit(3)", "exit status 3: no room"),
-        ("print('done')", "exit status 0: it said nothing"),
-    ],
-)
-def test_a_program_that_fails_is_told_apart(code: str, reason: str):
-    with pytest.raises(Ended, match=reason) as end:
-        process.timed([sys.executable, "-c", code])
-    assert end.value.status == "crashed"
+def test_a_program_that_fails_is_told_apart():
+    for line, reason in (
+        (["sh", "-c", "echo no room >&2; exit 3"], "exit status 3: no room"),
+        (["echo", "done"], "exit status 0: it said nothing"),
+    ):
+        with pytest.raises(Ended, match=reason) as end:
+            process.timed(line)
+        assert end.value.status == "crashed"
 
 
 def test_only_float32_images_are_written(tmp_path: Path):
@@ -332,13 +316,12 @@ def test_only_float32_images_are_written(tmp_path: Path):
 def test_the_program_is_run_once_untimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     runs: list[list[str]] = []
     answer = variants.find("linear_relu", "eager").factory(LINEAR, LINEAR.inputs("cpu"))()
-    times = {"whole": 3.0, "simulation": 2.0, "file output": 1.0}
 
     def timed(line: list[str]) -> dict[str, float]:
         runs.append(line)
         answer.numpy().tofile(line[-1])
-        return times
+        return {"whole": float(len(runs))}
 
     monkeypatch.setattr(process, "timed", timed)
-    assert looked(found(LINEAR, "eager", tmp_path), process) == times
+    assert looked(found(LINEAR, "eager", tmp_path), process) == {"whole": 2.0}
     assert runs == [runs[0]] * 2

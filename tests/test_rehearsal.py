@@ -111,44 +111,29 @@ def test_shapes_and_dtypes_from_outside_are_checked_too(tmp_path, shapes, dtypes
 # ---------------------------------------------------------------- what is not believed
 
 
-@pytest.mark.parametrize(
-    ("part", "found"),
-    [
-        ("name", "../up"),
-        ("name", "Tiny"),
-        ("name", ["tiny"]),
-        ("summary", ""),
-        ("summary", "\x1b[2J"),
-        ("summary", "\ud800"),
-        ("summary", "y" * 1001),
-        ("dims", []),
-        ("dims", "rows"),
-        ("dims", ["rows", 2]),
-        ("shapes", []),
-        ("shapes", [[8, 4], [16, 0]]),
-        ("shapes", [[8, 4], [16, True]]),
-        ("shapes", [[8, 4]] * 1001),
-        ("dtypes", ["float32", "float8"]),
-        ("dtypes", [["float32"], "bfloat16"]),
-        ("flops", [160]),
-        ("flops", [160, 320.0]),
-        ("flops", [160, -1]),
-        ("flops", [160, 2**63]),
-        ("traffic", [[384, 192], [768]]),
-        ("traffic", [[384, 192], [768, 0]]),
-        ("traffic", [384, 192]),
-        ("variants", []),
-        ("variants", TOLD["variants"][2:]),
-        ("variants", TOLD["variants"][:1] * 2),
-        ("variants", [TOLD["variants"][0] | {"name": "eager"}]),
-        ("variants", [TOLD["variants"][0] | {"name": "mine@again"}]),
-        ("variants", [TOLD["variants"][0] | {"origin": "mine"}]),
-        ("variants", [TOLD["variants"][0] | {"label": None}]),
-        ("variants", [TOLD["variants"][0] | {"splits": ["bfloat16/ieee"]}]),
-        ("variants", [TOLD["variants"][0] | {"operator": 1}]),
-        ("variants", [TOLD["variants"][0] | {"baseline": True}]),
-    ],
-)
+NOT_AS_IT_MUST_BE: dict[str, list[Any]] = {
+    "name": ["../up", "Tiny", ["tiny"]],
+    "summary": ["", "\x1b[2J", "\ud800", "y" * 1001],
+    "dims": [[], "rows", ["rows", 2]],
+    "shapes": [[], [[8, 4], [16, 0]], [[8, 4], [16, True]], [[8, 4]] * 1001],
+    "dtypes": [["float32", "float8"], [["float32"], "bfloat16"]],
+    "flops": [[160], [160, 320.0], [160, -1], [160, 2**63]],
+    "traffic": [[[384, 192], [768]], [[384, 192], [768, 0]], [384, 192]],
+    "variants": [[], TOLD["variants"][2:], TOLD["variants"][:1] * 2],
+}
+NO_VARIANTS: list[dict[str, Any]] = [
+    {"name": "eager"},
+    {"name": "mine@again"},
+    {"origin": "mine"},
+    {"label": None},
+    {"splits": ["bfloat16/ieee"]},
+    {"operator": 1},
+    {"baseline": True},
+]
+NOT_AS_IT_MUST_BE["variants"] += [[TOLD["variants"][0] | changed] for changed in NO_VARIANTS]
+
+
+@pytest.mark.parametrize(("part", "found"), [(part, one) for part, all_ in NOT_AS_IT_MUST_BE.items() for one in all_])
 def test_a_part_that_is_not_as_it_must_be_is_named(part, found):
     with pytest.raises(OwnError) as caught:
         rehearsal.adopt(PATH, TOLD | {part: found})
@@ -186,10 +171,15 @@ HOSTILE = st.sampled_from(
 
 def places(found: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The keys that lead to every part of ``found``."""
-    keys: list[Any] = (
-        list(found) if isinstance(found, dict) else [*range(len(found))] if isinstance(found, list) else []
-    )
+    keys = found if isinstance(found, dict) else range(len(found)) if isinstance(found, list) else ()
     return [place for key in keys for place in ((*here, key), *places(found[key], (*here, key)))]
+
+
+def holder(told: Any, place: tuple[Any, ...]) -> Any:
+    """What holds the part of ``told`` to which the keys ``place`` lead."""
+    for key in place[:-1]:
+        told = told[key]
+    return told
 
 
 def adopted(told: Any) -> Any:
@@ -214,11 +204,7 @@ def test_what_is_no_description_is_refused(told):
 @given(st.sampled_from(places(TOLD)), JSON | HOSTILE)
 def test_a_description_that_was_meddled_with_is_refused_or_is_one(place, found):
     told = copy.deepcopy(TOLD)
-    *way, last = place
-    holder = told
-    for key in way:
-        holder = holder[key]
-    holder[last] = found
+    holder(told, place)[place[-1]] = found
     with variants.restored():
         own = adopted(told)
         if own is None:
@@ -243,17 +229,14 @@ def test_a_description_that_was_meddled_with_is_refused_or_is_one(place, found):
     st.sampled_from([place for place in places(TOLD) if isinstance(place[-1], str)]), st.text(max_size=8), st.booleans()
 )
 def test_a_description_lacks_nothing_and_has_nothing_more(place, key, lacks):
-    told = copy.deepcopy(TOLD)
-    *way, last = place
-    holder = told
-    for step in way:
-        holder = holder[step]
+    told, last = copy.deepcopy(TOLD), place[-1]
+    own = holder(told, place)
     if lacks:
-        del holder[last]
-    elif key in holder:
+        del own[last]
+    elif key in own:
         return
     else:
-        holder[key] = holder[last]
+        own[key] = own[last]
     assert adopted(told) is None
 
 

@@ -253,9 +253,8 @@ def test_damaged_parts_are_measured_again(lab, damage):
 def test_a_full_disk_in_mid_run_loses_nothing_measured_so_far(lab, monkeypatch):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with monkeypatch.context() as patch:
-        patch.setattr(
-            os, "fsync", Mock(side_effect=[None, None, full])
-        )  # the log, the first group, and then it is full
+        # The log, the first group, and then it is full.
+        patch.setattr(os, "fsync", Mock(side_effect=[None, None, full]))
         with pytest.raises(records.RecordError, match="disk is full") as caught:
             lab.measure(*BOTH)
     assert "\n" not in str(caught.value)

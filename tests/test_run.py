@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 from command import call, files_below
 from nbformat.v4 import new_code_cell, new_notebook
@@ -109,9 +110,7 @@ def test_variants_that_are_named_are_measured_alone_beside_their_baseline(notebo
     assert f"--variant blocked --variant threaded --records {tmp_path / 'r'}" in "".join(found.out)
     found = call("run", "04", "--variants", "blokked", *where)
     assert (found.code, len(asked)) == (2, 1)
-    assert (
-        "unknown variant 'blokked' of 04_gemm_ladder with preset quick on cpu; did you mean 'blocked'?" in found.err[-1]
-    )
+    assert re.search("'blokked' of 04_gemm_ladder .*did you mean 'blocked'", found.err[-1])
 
 
 def test_an_experiment_of_some_variants_keeps_their_probes_and_leaves_out_groups_of_others():
@@ -218,23 +217,6 @@ def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(notebooks, mon
     assert told == ["measuring box", "[1/1] 01_one", f"done; executed notebooks are in {tmp_path / 'out'}"]
 
 
-def soon(there: Callable[[], bool], seconds: float) -> bool:
-    """Whether it is so within so many seconds."""
-    end = time.monotonic() + seconds
-    while not there() and time.monotonic() < end:
-        time.sleep(0.05)
-    return there()
-
-
-def children(pid: int) -> set[int]:
-    """Every living descendant of process ``pid``."""
-    found: set[int] = set()
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, path.read_text().split()):
-            found |= {child} | children(child)
-    return found
-
-
 @pytest.mark.slow  # test_bench and test_kills interrupt measurements with stand-ins for what is measured
 def test_a_real_interrupt_in_mid_measurement_keeps_the_finished_parts_and_stops_every_process(tmp_path):
     store = tmp_path / "records"
@@ -247,9 +229,11 @@ def test_a_real_interrupt_in_mid_measurement_keeps_the_finished_parts_and_stops_
 
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts) as running:
         try:
-            soon(lambda: part.exists() or running.poll() is not None, 60)
+            end = time.monotonic() + 60
+            while not part.exists() and running.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
             assert part.exists(), "nothing was measured"
-            processes = children(running.pid)
+            processes = psutil.Process(running.pid).children(recursive=True)
             assert len(processes) >= 2  # the notebook's kernel and the measuring process
             running.send_signal(signal.SIGINT)
             _, told = running.communicate(timeout=30)
@@ -261,4 +245,4 @@ def test_a_real_interrupt_in_mid_measurement_keeps_the_finished_parts_and_stops_
     assert json.loads(part.read_text())["what"]["rows"]
     kept = [name for name in files_below(store) if (store / name).is_file()]
     assert kept == ["box/.parts/ceilings/0.json", "box/.parts/ceilings/log.txt"]
-    assert soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), 5)
+    assert not psutil.wait_procs(processes, timeout=5)[1]

@@ -48,9 +48,8 @@ def test_what_has_a_goal_is_measured_in_more_processes(lab, preset, count):
 
 
 def test_processes_are_added_where_a_ratio_is_not_known_well_enough(lab):
-    lab.alter = lambda number, index, name: {
-        "median_us": 100.0 * (1.0 + (index == 1 and name == "epilogue") * 0.2 * (number % 2))
-    }
+    slow = 1, 1, "epilogue"
+    lab.alter = lambda number, *who: {"median_us": 120.0 if (number % 2, *who) == slow else 100.0}
     record = lab.measure(*BOTH, processes=0, preset="full")
     least, count = PROCESSES["full"], record.run["processes"]
     assert lab.measured() == [[0, 1]] * least + [[1]] * (count - least)
@@ -134,14 +133,23 @@ def test_a_problem_that_cannot_be_judged_is_refused_by_its_own_name(lab, monkeyp
     assert type(caught.value) is kind
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_what_is_too_large_beside_others_is_tried_alone(lab, monkeypatch, alone):
-    """Three wait; the second one finds too little memory, and so it does by itself, or not."""
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The modules that processes wait for, by waiting that has ended; each process is a word, with its number."""
+    found: list[list[str]] = []
 
     @contextlib.contextmanager
-    def waiting(modules: list[str], *given: Any) -> Any:
+    def waiting(modules: list[str], *given: Any) -> Iterator[list[str]]:
         yield [f"process {number}" for number in range(len(modules))]
-        closed.append(len(modules))
+        found.append(list(modules))
+
+    monkeypatch.setattr(sessions, "waiting", waiting)
+    return found
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_is_too_large_beside_others_is_tried_alone(lab, monkeypatch, waited, alone):
+    """Three wait; the second one finds too little memory, and so it does by itself, or not."""
 
     def refused(module: str, *given: Any, on_event: Any, fresh: Any = None, **more: Any) -> Any:
         if "judged" in module:  # and not the ceilings
@@ -151,16 +159,14 @@ def test_what_is_too_large_beside_others_is_tried_alone(lab, monkeypatch, alone)
         return lab(module, *given, on_event=on_event, **more)
 
     asked: list[str | None] = []
-    closed: list[int] = []
     monkeypatch.setattr(sessions, "room", lambda wanted: wanted)
-    monkeypatch.setattr(sessions, "waiting", waiting)
     monkeypatch.setattr(sessions, "run_session", refused)
     monkeypatch.setattr(scheduling, "_get_ready", lambda *given: None)
     told = contextlib.nullcontext() if alone else pytest.raises(TooLarge, match="it is full")
     with told:
         assert lab.measure(group(), processes=3, source=STRANGER).run["processes"] == 3
     assert asked == ["process 0", "process 1", None, None][: 4 if alone else 3]
-    assert closed[0] == 3
+    assert len(waited[0]) == 3
 
 
 def test_a_strangers_ceilings_are_those_that_it_needs_and_the_next_folder_has_them(lab, tmp_path, monkeypatch):
@@ -168,9 +174,8 @@ def test_a_strangers_ceilings_are_those_that_it_needs_and_the_next_folder_has_th
 
     def ceilings(name: str) -> Any:
         lab.measure_experiment(tiny(source=STRANGER), root=tmp_path / name)
-        path = records.leading(tmp_path / name / "box", "ceilings")
-        assert path is not None
-        return records.load_file(path)
+        (record,) = records.load(tmp_path / name, experiments=["ceilings"])
+        return record
 
     first = ceilings("first")
     assert {(cell["operation"], cell["dtype"]) for cell in first.cells} == {("copy", "float32"), ("matmul", "float32")}
@@ -197,20 +202,12 @@ def test_a_gpus_kernels_are_built_ahead_for_each_experiment_and_a_readers_are_no
     assert len({key for _, key in asked}) == 2
 
 
-def test_who_waits_is_given_the_plan_of_its_number_and_only_one(lab, monkeypatch):
-    asked = []
-
-    @contextlib.contextmanager
-    def waiting(modules: Any, environments: Any, log: Path, early: Any = ()) -> Iterator[list[str]]:
-        asked.append(list(modules))
-        yield [f"fresh {number}" for number in range(len(modules))]
-
+def test_who_waits_is_given_the_plan_of_its_number_and_only_one(lab, monkeypatch, waited):
     monkeypatch.setattr(sessions, "room", lambda wanted: min(wanted, 1))
-    monkeypatch.setattr(sessions, "waiting", waiting)
     lab.casualties = [Casualty([0, "epilogue"], "crashed", "it died")]
     lab.measure(*BOTH)
-    assert asked[0] == ["hypatia_lab.bench.cells"]
-    assert [told["fresh"] for told in lab.told] == ["fresh 0", None]
+    assert waited[0] == ["hypatia_lab.bench.cells"]
+    assert [told["fresh"] for told in lab.told] == ["process 0", None]
 
 
 def test_who_was_started_early_measures_first_what_is_guarded(lab, monkeypatch):

@@ -28,6 +28,7 @@ class Session:
 
     def __init__(self, folder: Path) -> None:
         self.events: list[dict[str, Any]] = []
+        self.hear = self.events.append
         self.log = folder / "log.txt"
         self.log.touch()
 
@@ -35,13 +36,11 @@ class Session:
         plan = {"steps": steps}
         return sessions.run_session(module, plan, self.log, on_event=self.hear, silence_s=silence_s, fresh=fresh)
 
-    def hear(self, event: dict[str, Any]) -> None:
-        self.events.append(event)
-
-    def ended(self) -> bool:
-        """Whether the processes that told their numbers end soon: there must be some."""
-        pids = [event["pid"] for event in self.events if "pid" in event]
-        return bool(pids) and all(map(gone, pids))
+    def pids(self) -> list[int]:
+        """The numbers of the processes that told theirs: there must be some."""
+        found = [event["pid"] for event in self.events if "pid" in event]
+        assert found
+        return found
 
 
 @pytest.fixture
@@ -101,7 +100,7 @@ def test_silence_is_a_timeout_and_leaves_no_process_behind(session):
     found = session(*telling, ("helper", 60), ("begin", [0, "b"]), ("sleep", 60), silence_s=1.2)
     assert (found.what, found.status) == ([0, "b"], "timeout")
     assert len(session.events) == 5
-    assert session.ended()
+    assert all(map(gone, session.pids()))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_processes_wait_for_their_plans_and_those_that_nobody_needs_are_ended(se
         assert all(map(alive, pids[:3]))
         for place in (1, 0):
             assert session(("begin", [0, "a"]), ("tell", place), ("exit", 3), fresh=fresh[place]) is not None
-        assert [event["pid"] for event in session.events if "pid" in event] == [pids[1], pids[0]]
+        assert session.pids() == [pids[1], pids[0]]
         with pytest.raises(SessionError, match="no_such_module"):
             session(fresh=fresh[3])
         assert alive(pids[2])
@@ -184,9 +183,8 @@ def test_who_lives_on_and_holds_the_childs_pipe_holds_nothing_up(session):
     assert found == Casualty([0, "a"], "crashed", "the process died (signal SIGSEGV)")
     assert session(("begin", [0, "a"]), ("leave", 30)) is None
     assert time.monotonic() - start < 15
-    for event in session.events:
-        if "pid" in event:
-            os.kill(event["pid"], signal.SIGKILL)
+    for pid in session.pids():
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("after", [("exit", 139), ("segfault", None), ("sleep", 60), ("thread", 60)])
@@ -223,7 +221,7 @@ def test_an_interrupt_kills_the_child_and_passes_on(session, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         session(("helper", 60), ("tell", 1), ("sleep", 60))
     assert len(session.events) == 2
-    assert session.ended()
+    assert all(map(gone, session.pids()))
 
 
 PARENT = """

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import numpy
@@ -231,13 +232,7 @@ def test_bad_input_is_one_clear_line(empty: Path, options: str, named: str) -> N
 
 
 def test_an_image_that_memory_does_not_hold_is_one_clear_line(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = torch.empty
-
-    def full(*size: Any, **how: Any) -> torch.Tensor:
-        if size == (60000, 60000):
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return real(*size, **how)
-
+    full = Mock(side_effect=RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     monkeypatch.setattr(torch, "empty", full)
     line = refused("simulate", "--pixels", "60000", "60000", "--device", "cpu", "--variant", "eager")
     assert all(told in line for told in ("60000 x 60000", "13.4 GiB", "float32"))

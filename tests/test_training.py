@@ -25,6 +25,7 @@ ALL = (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values())
 PLAIN = LINEAR_RELU.direct["eager"]
 RACES = ("eager", "epilogue", "fused_backward")
 
+Form = Callable[..., torch.Tensor]
 Pin = Callable[[str], None]
 
 
@@ -55,15 +56,22 @@ def pin(monkeypatch: pytest.MonkeyPatch) -> Pin:
     return to
 
 
+@pytest.fixture(params=RACES)
+def winner(request: pytest.FixtureRequest, pin: Pin) -> str:
+    """Each form of a layer in turn, which wins its races."""
+    pin(request.param)
+    return request.param
+
+
 def operands(*batch: int, inner: int = 24, outer: int = 40, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     return normal((*batch, inner), (outer, inner), (outer,), dtype=dtype, device=DEVICE, seed=1)
 
 
-def gradients(form: Callable[..., torch.Tensor], *tensors: Any, needs: Any = None) -> list[torch.Tensor]:
+def gradients(form: Form, *tensors: Any, needs: Any = None) -> list[torch.Tensor]:
     """y and the gradients of Σ y·c, c fixed, of those tensors that need one."""
-    flags = needs or [one is not None for one in tensors]
+    flags = needs or [True] * len(tensors)
     leaves = [
-        one if one is None else one.detach().requires_grad_(need) for one, need in zip(tensors, flags, strict=True)
+        None if one is None else one.detach().requires_grad_(need) for one, need in zip(tensors, flags, strict=True)
     ]
     y = form(*leaves)
     # As it often is: not contiguous, and of one row repeated.
@@ -72,15 +80,18 @@ def gradients(form: Callable[..., torch.Tensor], *tensors: Any, needs: Any = Non
     return [y.detach(), *(one.grad for one in leaves if one is not None and one.grad is not None)]
 
 
-def held(
-    form: Callable[..., torch.Tensor], plain: Callable[..., torch.Tensor], *tensors: Any, needs: Any = None
-) -> None:
+def held(form: Form, plain: Form, *tensors: Any, needs: Any = None) -> None:
     """``form`` is as near to float64 as PyTorch's own is, but for the rounding of sums taken in another order."""
     found, usual = (gradients(one, *tensors, needs=needs) for one in (form, plain))
     exact = gradients(plain, *(one if one is None else one.double() for one in tensors), needs=needs)
     for own, theirs, sure in zip(found, usual, exact, strict=True):
         assert (own.shape, own.dtype) == (theirs.shape, theirs.dtype)
         assert error(own, sure) <= 2 * error(theirs, sure) + 3e-7
+
+
+def beside(*tensors: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Answer and gradients of a layer, each beside PyTorch's."""
+    return list(zip(*(gradients(one, *tensors) for one in (lab.linear_relu, PLAIN)), strict=True))
 
 
 def chosen(one: Dispatcher) -> list[str]:
@@ -90,58 +101,51 @@ def chosen(one: Dispatcher) -> list[str]:
 # ---------------------------------------------------------------- gradients
 
 
-@pytest.mark.parametrize("name", RACES)
 @pytest.mark.parametrize("batch", [(), (1,), (7,), (2, 3), (65,)])
-def test_gradients_of_a_layer_are_pytorchs(name: str, batch: tuple[int, ...], pin: Pin) -> None:
-    pin(name)
+def test_gradients_of_a_layer_are_pytorchs(winner: str, batch: tuple[int, ...]) -> None:
     held(lab.linear_relu, PLAIN, *operands(*batch, inner=23, outer=41))
-    assert chosen(LINEAR_RELU) == [name]
+    assert chosen(LINEAR_RELU) == [winner]
 
 
-@pytest.mark.parametrize("name", RACES)
 @pytest.mark.parametrize(
     "needs", [(True, False, True), (False, True, False), (False, False, True), (True, True, False)]
 )
-def test_only_gradients_that_are_asked_for_are_there(name: str, needs: tuple[bool, ...], pin: Pin) -> None:
-    pin(name)
+def test_only_gradients_that_are_asked_for_are_there(winner: str, needs: tuple[bool, ...]) -> None:
     held(lab.linear_relu, PLAIN, *operands(6), needs=needs)
     # Kernels of the lab's keep x, which a frozen layer need not.
-    assert chosen(LINEAR_RELU) == [name if needs[1] or name != "fused_backward" else "eager"]
+    assert chosen(LINEAR_RELU) == [winner if needs[1] or winner != "fused_backward" else "eager"]
 
 
-@pytest.mark.parametrize("name", RACES)
-def test_a_bias_may_be_missing_and_tensors_may_lie_anyhow(name: str, pin: Pin) -> None:
-    pin(name)
+def test_a_bias_may_be_missing_and_tensors_may_lie_anyhow(winner: str) -> None:
     x, weight, bias = operands(6)
     apart, across = torch.stack([x, x], -1)[..., 0], weight.T.contiguous().T
     for given in ((x, weight, None), (apart, weight, bias), (x[::2], weight, bias), (x, across, None)):
         held(lab.linear_relu, PLAIN, *given)
-    assert chosen(LINEAR_RELU) == [name] * 4
+    assert chosen(LINEAR_RELU) == [winner] * 4
 
 
-@pytest.mark.parametrize("name", RACES)
-def test_no_rows_and_what_is_not_a_number_are_pytorchs(name: str, pin: Pin) -> None:
-    pin(name)
+def test_no_rows_and_what_is_not_a_number_are_pytorchs(winner: str) -> None:
     for batch in ((0,), (2, 0)):
-        for own, theirs in zip(*(gradients(one, *operands(*batch)) for one in (lab.linear_relu, PLAIN)), strict=True):
+        for own, theirs in beside(*operands(*batch)):
             assert torch.equal(own, theirs)
     x, weight, bias = operands(5)
     x[1, 3], x[2, 0], bias[7] = float("nan"), float("inf"), float("-inf")
-    for own, theirs in zip(*(gradients(one, x, weight, bias) for one in (lab.linear_relu, PLAIN)), strict=True):
+    for own, theirs in beside(x, weight, bias):
         assert torch.equal(own.isnan(), theirs.isnan())
         assert torch.equal(own.isinf(), theirs.isinf())
 
 
-@pytest.mark.parametrize("name", RACES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_gradients_of_16_bits_are_as_near_as_pytorchs(name: str, dtype: torch.dtype, pin: Pin) -> None:
-    pin(name)
-    tensors = operands(33, dtype=dtype)
-    found, usual = (gradients(one, *tensors) for one in (lab.linear_relu, PLAIN))
-    for own, theirs in zip(found, usual, strict=True):
+def test_gradients_of_16_bits_are_as_near_as_pytorchs(winner: str, dtype: torch.dtype) -> None:
+    for own, theirs in beside(*operands(33, dtype=dtype)):
         assert own.dtype == dtype
         assert error(own, theirs.double()) < 2 * torch.finfo(dtype).eps
-    assert chosen(LINEAR_RELU) == [name]
+    assert chosen(LINEAR_RELU) == [winner]
+
+
+def layers(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+    """By weights and biases in turn."""
+    return lab.mlp(x, parameters[::2], parameters[1::2])
 
 
 @pytest.mark.parametrize("last", [16, 5])
@@ -149,12 +153,8 @@ def test_gradients_of_16_bits_are_as_near_as_pytorchs(name: str, dtype: torch.dt
 @pytest.mark.parametrize("name", ["eager", "layers"])
 def test_gradients_of_layers_are_pytorchs(name: str, count: int, last: int, pin: Pin) -> None:
     pin(name)
-    widths = [16] * count + [last]
-    parameters = normal(
-        *(shape for a, b in zip(widths, widths[1:], strict=False) for shape in ((b, a), (b,))), device=DEVICE
-    )
-    (x,) = normal((9, 16), device=DEVICE, seed=3)
-    held(lambda x, *own: lab.mlp(x, own[::2], own[1::2]), MLPS[count].direct["eager"], x, *parameters)
+    shapes = [(16, 16), (16,)] * (count - 1) + [(last, 16), (last,)]
+    held(layers, MLPS[count].direct["eager"], *normal((9, 16), *shapes, device=DEVICE))
     assert chosen(MLPS[count]) == [name]
 
 
@@ -180,20 +180,15 @@ def test_gradients_of_a_block_are_pytorchs(name: str, approximate: str, bias: bo
 @pytest.mark.parametrize("count", [2, 3])
 def test_the_network_in_one_kernel_a_pass_has_pytorchs_gradients(count: int) -> None:
     """On a CPU its operators go layer by layer."""
-    parameters = normal(*[(16, 16), (16,)] * count, seed=2)
-    (x,) = normal((9, 16), seed=3)
-    held(training._own_mlp(count, "ieee"), MLPS[count].direct["eager"], x, *parameters)
+    tensors = normal((9, 16), *[(16, 16), (16,)] * count, seed=2)
+    held(training._own_mlp(count, "ieee"), MLPS[count].direct["eager"], *tensors)
 
 
 # ---------------------------------------------------------------- what is chosen
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, **forms: Any) -> None:
-    monkeypatch.setattr(LINEAR_RELU, "both", lambda *given: forms)
-
-
 def test_a_form_with_a_wrong_gradient_is_never_chosen_and_told_once(monkeypatch: pytest.MonkeyPatch, pin: Pin) -> None:
-    def formula(change: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    def formula(change: Callable[..., Any]) -> Form:
         def backward(ctx: Any, grad: torch.Tensor) -> Any:
             return change(*training.layer._formula(training.layer.masked)(ctx, grad))
 
@@ -203,14 +198,14 @@ def test_a_form_with_a_wrong_gradient_is_never_chosen_and_told_once(monkeypatch:
         weight[-1] = 0
         return x, weight, bias
 
-    planted(
-        monkeypatch,
-        halved=formula(lambda x, weight, bias: (x, weight, bias / 2)),
-        unmasked=training.differentiable(training._epilogue, training.layer._formula(lambda g, y: g), lambda *c: ()),
-        short=formula(lambda x, weight, bias: (x, weight, None)),
-        unwritten=formula(unwritten),
-        no_relu=torch.nn.functional.linear,
-    )
+    forms = {
+        "halved": formula(lambda x, weight, bias: (x, weight, bias / 2)),
+        "unmasked": training.differentiable(training._epilogue, training.layer._formula(lambda g, y: g), lambda *c: ()),
+        "short": formula(lambda x, weight, bias: (x, weight, None)),
+        "unwritten": formula(unwritten),
+        "no_relu": torch.nn.functional.linear,
+    }
+    monkeypatch.setattr(LINEAR_RELU, "both", lambda *given: forms)
     with pytest.warns(RuntimeWarning, match="left out") as told:
         held(lab.linear_relu, PLAIN, *operands(64))
     assert len(told) == 5
@@ -235,8 +230,7 @@ def test_gradients_and_answers_are_chosen_apart_and_kept(pin: Pin, monkeypatch: 
 def test_pytorchs_own_wins_where_nothing_is_surely_quicker(pin: Pin) -> None:
     pin("nothing")
     x, weight, bias = operands(6)
-    leaf = x.requires_grad_()
-    y = lab.linear_relu(leaf, weight, bias)
+    y = lab.linear_relu(x.requires_grad_(), weight, bias)
     assert chosen(LINEAR_RELU) == ["eager"]
     assert y.grad_fn is not None
     assert y.grad_fn.name() == "ReluBackward0"
@@ -267,23 +261,14 @@ def test_every_form_of_both_passes_that_the_lab_has_competes() -> None:
 # ---------------------------------------------------------------- what else may be going on
 
 
-@pytest.mark.parametrize("name", RACES)
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
-def test_under_autocast_dtypes_are_linears(name: str, given: torch.dtype, pin: Pin) -> None:
-    pin(name)
+def test_under_autocast_dtypes_are_linears(winner: str, given: torch.dtype) -> None:
     x, weight, bias = operands(33)
-
-    def cast(form: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
-        def under(*tensors: torch.Tensor) -> torch.Tensor:
-            with torch.autocast(DEVICE, torch.bfloat16):
-                return form(*tensors)
-
-        return gradients(under, x.to(given), weight, bias)
-
-    for own, theirs in zip(cast(lab.linear_relu), cast(PLAIN), strict=True):
+    cast = (torch.autocast(DEVICE, torch.bfloat16)(form) for form in (lab.linear_relu, PLAIN))
+    for own, theirs in zip(*(gradients(form, x.to(given), weight, bias) for form in cast), strict=True):
         assert own.dtype == theirs.dtype
         assert error(own, theirs.double()) < 2 * torch.finfo(torch.bfloat16).eps
-    assert chosen(LINEAR_RELU) == [name]
+    assert chosen(LINEAR_RELU) == [winner]
     with torch.autocast(DEVICE, torch.bfloat16):
         assert lab.linear_relu(x.double(), weight.double().requires_grad_(), bias.double()).dtype == torch.float64
 
@@ -293,16 +278,15 @@ def test_under_autocast_dtypes_are_linears(name: str, given: torch.dtype, pin: P
 def test_a_checkpoint_that_computes_again_may_meet_the_first_call(name: str, reentrant: bool, pin: Pin) -> None:
     """A race that a checkpoint heard of would upset its count of saved tensors."""
     pin(name)
-    parameters = normal((16, 16), (16,), (16, 16), (16,), device=DEVICE)
-    (x,) = normal((9, 16), device=DEVICE, seed=3)
 
     def network(x: torch.Tensor, *own: torch.Tensor) -> torch.Tensor:
-        return lab.mlp(lab.linear_relu(x, *own[:2]), own[::2], own[1::2])
+        return layers(lab.linear_relu(x, *own[:2]), *own)
 
     def plain(x: torch.Tensor, *own: torch.Tensor) -> torch.Tensor:
         return MLPS[2].direct["eager"](PLAIN(x, *own[:2]), *own)
 
-    held(lambda *given: checkpoint(network, *given, use_reentrant=reentrant), plain, x, *parameters)
+    tensors = normal((9, 16), *[(16, 16), (16,)] * 2, device=DEVICE)
+    held(lambda *given: checkpoint(network, *given, use_reentrant=reentrant), plain, *tensors)
     assert {"epilogue"} == {*chosen(LINEAR_RELU)} or name == "layers"
 
 
@@ -338,10 +322,10 @@ def test_second_derivatives_of_a_layer_are_right(name: str, pin: Pin) -> None:
 @pytest.mark.usefixtures("once")
 def test_second_derivatives_of_layers_and_of_a_block_are_right(pin: Pin) -> None:
     pin("layers")
-    x, *parameters = (one.double().requires_grad_() for one in normal((5, 4), (4, 4), (4,), (4, 4), (4,)))
-    assert torch.autograd.gradgradcheck(lambda x, *own: lab.mlp(x, own[::2], own[1::2]), (x, *parameters))
+    tensors = [one.double().requires_grad_() for one in normal((5, 4), *[(4, 4), (4,)] * 2)]
+    assert torch.autograd.gradgradcheck(layers, tensors)
     assert chosen(MLPS[2]) == ["layers"]
-    assert torch.autograd.gradgradcheck(training._own_mlp(2, "ieee"), (x, *parameters))
+    assert torch.autograd.gradgradcheck(training._own_mlp(2, "ieee"), tensors)
 
 
 @pytest.mark.usefixtures("once")
@@ -349,7 +333,7 @@ def test_transforms_and_forward_mode_are_pytorchs(pin: Pin) -> None:
     pin("epilogue")
     x, weight, bias = operands(3)
 
-    def whole(form: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+    def whole(form: Form) -> list[torch.Tensor]:
         given = torch.func.grad(lambda *own: form(*own).square().sum(), argnums=(0, 1, 2))(x, weight, bias)
         mapped = torch.func.vmap(form, in_dims=(0, None, None))(x, weight, bias)
         y, tangent, *_ = torch.func.jvp(lambda x: form(x, weight, bias), (x,), (torch.ones_like(x),))
@@ -367,12 +351,7 @@ def test_transforms_and_forward_mode_are_pytorchs(pin: Pin) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_torch_compile_traces_pytorchs_own_in_one_graph(backend: str) -> None:
-    x, weight, bias = operands(3)
-
-    def network(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return dispatch.linear_relu(x, weight, bias)
-
-    held(torch.compile(network, backend=backend, fullgraph=True), PLAIN, x, weight, bias)
+    held(torch.compile(lab.linear_relu, backend=backend, fullgraph=True), PLAIN, *operands(3))
     assert chosen(LINEAR_RELU) == []
 
 
@@ -382,9 +361,7 @@ def test_a_compiler_competes_when_asked() -> None:
     assert ("compile" in found) == (not compile_missing(work, DEVICE))
 
 
-@pytest.mark.parametrize("name", RACES)
-def test_a_tensor_that_was_changed_since_is_an_error_as_pytorchs(name: str, pin: Pin) -> None:
-    pin(name)
+def test_a_tensor_that_was_changed_since_is_an_error_as_pytorchs(winner: str) -> None:
     x, weight, bias = operands(3)
     y = lab.linear_relu(x, weight.requires_grad_(), bias)
     y.mul_(2)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_tensors import DEVICE
 from tabled import tabled, tables
 
 from hypatia_lab import check, dispatch
@@ -18,14 +19,10 @@ from hypatia_lab.bench import composer
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.mlp import mlp_cuda
-from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
 from hypatia_lab.variants import Variant, find, load, variants
 from hypatia_lab.workloads import DIRECTIONS, DTYPES, SPLIT, Workload, operations, parse_shape
 
-DEVICE = choose_device("auto")
-BOTH = "forward_backward"
-Card = Callable[[tuple[int, int]], None]
 load()
 
 # ---------------------------------------------------------------- against float64
@@ -34,19 +31,6 @@ load()
 def plain(one: Variant) -> bool:
     """What takes no seconds to build, and is no loop over a batch."""
     return not (one.compiles or one.measures or one.name == "one_by_one")
-
-
-def measures(one: Variant) -> bool:
-    return one.measures and not one.compiles
-
-
-def compiled(one: Variant) -> bool:
-    return one.compiles
-
-
-def of_the_lab(one: Variant) -> bool:
-    """What GPUs are programmed for here; other libraries' forms need no large sizes."""
-    return one.origin in ("own", "rebuilt") and plain(one)
 
 
 @dataclass(frozen=True)
@@ -78,8 +62,14 @@ MANY = {1: (64,), 2: (64, 64), 3: (64, 64, 64), 4: (2, 16, 32, 32), 5: (64, 64, 
 """Number of extents → a shape, odd and even."""
 
 
-WHO = {"": plain, "measures": measures, "compiled": compiled, "of the lab": of_the_lab}
-WHO |= {"eager": lambda one: one.name == "eager"}
+WHO: dict[str, Callable[[Variant], bool]] = {
+    "": plain,
+    "measures": lambda one: one.measures and not one.compiles,
+    "compiled": lambda one: one.compiles,
+    # What GPUs are programmed for here; other libraries' forms need no large sizes.
+    "of the lab": lambda one: one.origin in ("own", "rebuilt") and plain(one),
+    "eager": lambda one: one.name == "eager",
+}
 MARKS = {"": (), "cuda": cuda, "slow": slow, "sweep": sweep}
 
 
@@ -97,7 +87,7 @@ ROWS = [
         if DEVICE == "cuda"
     ),
     *(
-        Rows([name], operations()[name].small_shapes[:1], ("float32", "bfloat16"), who=measures)
+        Rows([name], operations()[name].small_shapes[:1], ("float32", "bfloat16"), who=WHO["measures"])
         for name in ("linear_relu", "conv_block", "conv_block_tanh", "mlp2", "mlp3")
     ),
     *(
@@ -110,11 +100,6 @@ ROWS = [
         for dtypes, who in ((tuple(DTYPES), plain), (SINGLE, lambda one: not plain(one)))
     ),
 ]
-
-
-def right_by_chance(one: Variant, work: Workload) -> bool:
-    """Forms that float32 is not enough for, which is what they are there to show."""
-    return one.name == "eager_direct" and work.dtype == "float32"
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated")  # and still measured
@@ -132,7 +117,8 @@ def test_every_variant_agrees_with_float64(
 ) -> None:
     monkeypatch.setattr(dispatch, "folder", lambda: tmp_path)
     able = [one for one in variants(work.operation).values() if who(one) and not one.needs(work, DEVICE)]
-    able = [one for one in able if not right_by_chance(one, work)]
+    # Float32 is not enough for this one, which is what it is there to show.
+    able = [one for one in able if (one.name, work.dtype) != ("eager_direct", "float32")]
     if not able:
         pytest.skip("none of them runs here")
     wrong = {}
