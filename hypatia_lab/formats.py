@@ -54,6 +54,11 @@ def model(shape: str) -> str:
     return f"{first} → {layers} × {hidden} → {last}, batch {batch}"
 
 
+def cut(text: str, most: int) -> str:
+    """``text``, or as much of it as ``most`` characters hold."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
 def listing(items: Sequence[str]) -> str:
     """``a, b and c``, each once; empty of nothing."""
     words = list(dict.fromkeys(items))

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from hypatia_lab.figures import mark_rows
+from hypatia_lab.figures import Figure, mark_rows
 from hypatia_lab.figures.axes import Axis
-from hypatia_lab.figures.figure import Figure
 from hypatia_lab.figures.mark_rows import Cell
 
 Drawn = tuple[Figure, Any]

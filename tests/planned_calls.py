@@ -144,6 +144,3 @@ CALLS = LINEAR | {
     "mlp_split": Call(mlp_split, lambda: layers(1001, 77, float32), layers=True, differentiable=False),
     "mlp_layers": Call(mlp_layers, lambda: layers(1001, 77), ("ieee",), layers=True, differentiable=False, hopper=True),
 }
-
-each_call = pytest.mark.parametrize("name", CALLS)
-each_linear = pytest.mark.parametrize("name", LINEAR)

@@ -25,8 +25,7 @@ from toy_book import FIGURE, SOURCE, lay_out, shown, write_notebook
 
 from hypatia_lab import paths, tables
 from hypatia_lab.book import build
-from hypatia_lab.figures import axes, language, mark_rows, marks, plots
-from hypatia_lab.figures.figure import Figure
+from hypatia_lab.figures import Figure, axes, language, mark_rows, marks, plots
 from hypatia_lab.pages import by_machine
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record

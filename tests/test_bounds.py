@@ -60,7 +60,7 @@ def partial_sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Up to three sums, each rounded to the operands' 16 bits before they are added, as cuBLAS may."""
     length = max(64, -(-a.shape[1] // 3))
     pairs = zip(a.float().split(length, 1), b.float().split(length), strict=True)
-    return sum((left @ right).to(a.dtype).float() for left, right in pairs).to(a.dtype)
+    return torch.stack([(left @ right).to(a.dtype).float() for left, right in pairs]).sum(0).to(a.dtype)
 
 
 def short_sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

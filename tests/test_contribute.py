@@ -39,7 +39,7 @@ from synthetic import cells, said
 
 import hypatia_lab.operations  # noqa: F401  (registers)
 from hypatia_lab import claims, formats, machine, records, results
-from hypatia_lab.contributed import bounded, checking, commits, manifest, packing, private, rates
+from hypatia_lab.contributed import bounded, checking, manifest, packing, plausible, private
 from hypatia_lab.contributed.faults import NAMES
 from hypatia_lab.records import COMMITTED, Record
 from hypatia_lab.tables.claims import verdict_text
@@ -49,7 +49,7 @@ from hypatia_lab.tables.claims import verdict_text
 def no_history() -> Iterator[None]:
     """Commits are checked by their form, unless a test says otherwise."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(commits, "history", lambda: None)
+        patched.setattr(checking, "history", lambda: None)
         yield
 
 
@@ -437,19 +437,19 @@ def test_rates_are_held_against_the_model_then_published_peaks_then_a_bound_of_a
     mine, key = of_model("NVIDIA Test"), ("matmul", "float32/ieee", "graph")
     reached = 2**31 / 60e-6
     for known, best, said_of in ((mine, reached, "(known)"), (of_model("NVIDIA Other"), 67e12, "9.0")):
-        most, source = rates.possible(mine, known)
-        assert most[key] == pytest.approx(rates.MARGIN * best)
+        most, source = plausible.possible(mine, known)
+        assert most[key] == pytest.approx(plausible.MARGIN * best)
         assert said_of in source
-    assert most["copy", "", "cold"] == pytest.approx(rates.MARGIN * rates.CACHED["cold"] * 4.9e12)
-    most, source = rates.possible(of_model("Some GPU", capability="99.0"), mine)
-    assert most[key] == rates.GPU_BOUND[0]
+    assert most["copy", "", "cold"] == pytest.approx(plausible.MARGIN * plausible.CACHED["cold"] * 4.9e12)
+    most, source = plausible.possible(of_model("Some GPU", capability="99.0"), mine)
+    assert most[key] == plausible.GPU_BOUND[0]
     assert "Some GPU" in source
 
 
 def test_the_committed_gpus_reach_what_is_published_of_them_and_no_more(committed_records: list[Record]):
     for name in ("h100", "h200"):
         mine = [one for one in committed_records if one.machine == name]
-        most, source = rates.possible(mine, [])
+        most, source = plausible.possible(mine, [])
         assert "9.0" in source
         reached = results.ceilings(mine)
         assert [key for key in reached if reached[key] >= most.get(key, math.inf)] == []
@@ -485,8 +485,8 @@ def test_a_commit_that_the_repository_lacks_is_refused(
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "x")
     head, tree = git("rev-parse", "HEAD"), git("rev-parse", "HEAD^{tree}")
-    monkeypatch.setattr(commits, "history", lambda: tmp_path)
-    assert commits.missing((head, head[:7], tree, "0" * 40), tmp_path) == [tree, "0" * 40]
+    monkeypatch.setattr(checking, "history", lambda: tmp_path)
+    assert checking.missing((head, head[:7], tree, "0" * 40), tmp_path) == [tree, "0" * 40]
     assert names(faults(clean)) == {"commit"}  # 0123abc
 
 

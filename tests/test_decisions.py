@@ -12,6 +12,7 @@ from hypatia_lab import records
 from hypatia_lab.experiments import units
 from hypatia_lab.pages import decisions
 from hypatia_lab.pages import evidence as lab_evidence
+from hypatia_lab.pages.beside import error
 from hypatia_lab.pages.evidence import Parameters
 
 pytestmark = pytest.mark.usefixtures("two_processes")
@@ -132,7 +133,7 @@ def test_a_kernel_is_counted_as_the_figure_reads_it() -> None:
     rows = decisions.contests(lab, "box")
     assert [row.reading for row in rows] == ["equal", "faster", "slower", "undecided"]
     assert not any(row.speed.outside(0.98, 1.02) for row in rows)
-    assert [decisions.errors(lab, row) for row in rows] == pytest.approx([1, 2, 3, 4])
+    assert [error(lab, row, variant="eager") for row in rows] == pytest.approx([1, 2, 3, 4])
     (line,) = decisions.standing(lab, "box")
     assert [line[name] for name in ("workloads", "faster", "equal", "slower", "undecided")] == ["4", *"1111"]
     assert (line["error over eager's"], line["at most"]) == ("2.50×", "4.00×")

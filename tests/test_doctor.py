@@ -23,7 +23,7 @@ def nothing_is_known_to_be_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def found(report: doctor.Report, subject: str) -> dict[str, str]:
     """Tool or variant → why not."""
-    return {one.name: one.reason for one in report.findings if one.subject == subject}
+    return report.tools if subject == "tool" else report.variants[subject]
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,13 @@ def test_what_is_not_asked_for_in_full_fits_one_screen_and_says_how_much_is_miss
     healthy, monkeypatch, width, broken
 ):
     monkeypatch.setenv("COLUMNS", str(width))
-    findings = [replace(one, reason=broken or one.reason) for one in healthy.findings]
-    lines = doctor.text(replace(healthy, findings=tuple(findings)))
+    everything = {"tool": healthy.tools} | healthy.variants
+    shown = {name: {one: broken or reason for one, reason in own.items()} for name, own in everything.items()}
+    tools = shown.pop("tool")
+    lines = doctor.text(replace(healthy, tools=tools, variants=shown))
     assert len(lines) < 24
     assert max(map(len, lines)) <= width
-    lacking = [one.name for one in findings if one.subject == "tool" and one.reason not in ("", loader.NO_GPU)]
+    lacking = [name for name, reason in tools.items() if reason not in ("", loader.NO_GPU)]
     told = [name for name in lacking if any(line.startswith(f"lacks  {name}:") for line in lines)]
     assert told == lacking[: len(told)]
     assert (f"--all shows {len(lacking) - len(told)} more" in " ".join(lines)) is (told != lacking)
@@ -161,8 +163,9 @@ def test_a_kernel_that_does_not_build_counts_as_missing(monkeypatch):
 def test_other_programs_get_the_same_findings(healthy, monkeypatch):
     monkeypatch.setattr(doctor, "examine", lambda device: healthy)
     rows = json.loads(call("doctor", "--json").out)
+    told = {"tool": healthy.tools} | healthy.variants
     assert [(row["subject"], row["name"], row["reason"]) for row in rows] == [
-        (one.subject, one.name, one.reason) for one in healthy.findings
+        (subject, name, reason) for subject, own in told.items() for name, reason in own.items()
     ]
     assert all(row["works"] == (not row["reason"]) and row["device"] == "cpu" for row in rows)
     assert call("doctor").out.splitlines() == doctor.text(healthy)

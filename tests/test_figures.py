@@ -16,7 +16,7 @@ from synthetic import cell_line, judgement, write_records
 
 from hypatia_lab import figures, formats, records, results, tables
 from hypatia_lab.claims import VERDICTS
-from hypatia_lab.figures import axes, comparisons, display, drawn_rows, language, mark_rows, marks
+from hypatia_lab.figures import axes, comparisons, data_and_source, drawn_rows, language, mark_rows, marks
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.results import Row
@@ -106,7 +106,7 @@ def test_equal_records_give_equal_figures_in_the_one_language(name: str, tmp_pat
         again = _write(tmp_path / folder)
         figure, table = DRAW[name](results.rows(again), again)
         is_language(figure, table)
-        twice.append((figure.to_json(), display.data_and_source(table, again)))
+        twice.append((figure.to_json(), data_and_source(table, again)))
     assert twice[0] == twice[1]
 
 

@@ -18,7 +18,7 @@ from command import call, refused
 from synthetic import cell_line, run_line, said
 
 from hypatia_lab import records
-from hypatia_lab.fleet import overview, progress_line, scheduler, submit
+from hypatia_lab.fleet import overview, progress_line, submit
 from hypatia_lab.fleet.collect import collect
 from hypatia_lab.fleet.job import Programs, Work
 from hypatia_lab.fleet.layout import Asked, FleetError, Layout, Submission, Told
@@ -156,7 +156,7 @@ def test_an_array_on_slurm_measures_a_chip_once_and_its_failed_and_requeued_jobs
 
     (tmp_path / "kill-h200-bbbbbb-02_two").touch()
     queue: dict[str, str] = {}
-    monkeypatch.setattr(scheduler, "queue", lambda: queue)
+    monkeypatch.setattr(overview, "slurm_queue", lambda: queue)
     monkeypatch.setattr(SlurmJobEnvironment, "_requeue", lambda self, countdown: None)
     parameters = submit.slurm_parameters(["partition=gpu,time=30", "nodelist=a,b"], "cuda")
     with mocked() as mock:
@@ -219,16 +219,16 @@ def test_a_gpu_is_asked_for_once():
 
 def test_what_slurm_says_is_read(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert scheduler.queue() is None
-    assert scheduler.accounts(["7_1"]) == {}
+    assert overview.slurm_queue() is None
+    assert overview.slurm_accounts(["7_1"]) == {}
     answers = {"squeue": "7_0|RUNNING\\n7_1|PENDING\\n8|COMPLETING", "sacct": "7_1|CANCELLED by 0\\n9|OUT_OF_MEMORY"}
     for name, told in answers.items():
         (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{told}\\n'\n")
         (tmp_path / name).chmod(0o755)
-    assert scheduler.queue() == {"7_0": "RUNNING", "7_1": "PENDING", "8": "COMPLETING"}
-    assert scheduler.accounts(["7_1", "9"]) == {"7_1": "CANCELLED", "9": "OUT_OF_MEMORY"}
+    assert overview.slurm_queue() == {"7_0": "RUNNING", "7_1": "PENDING", "8": "COMPLETING"}
+    assert overview.slurm_accounts(["7_1", "9"]) == {"7_1": "CANCELLED", "9": "OUT_OF_MEMORY"}
     (tmp_path / "sacct").write_text("#!/bin/sh\necho Slurm accounting storage is disabled >&2\nexit 1\n")
-    assert scheduler.accounts(["9"]) == {}
+    assert overview.slurm_accounts(["9"]) == {}
 
 
 # ---------------------------------------------------------------- how a job stands
@@ -266,8 +266,8 @@ def stand(layout: Layout, place: str, name: str, state: str, machine: str = "h20
 )
 def test_a_job_stands_as_its_file_its_lock_and_slurm_say(layout, monkeypatch, place, name, told, queue, state, idle):
     stand(layout, place, name, told)
-    monkeypatch.setattr(scheduler, "queue", lambda: queue)
-    monkeypatch.setattr(scheduler, "accounts", lambda names: dict.fromkeys(names, "TIMEOUT"))
+    monkeypatch.setattr(overview, "slurm_queue", lambda: queue)
+    monkeypatch.setattr(overview, "slurm_accounts", lambda names: dict.fromkeys(names, "TIMEOUT"))
     (line,) = overview.lines(layout)
     assert (line.state, line.idle) == (state, idle)
     assert ("TIMEOUT" in line.reason) == (place == "slurm" and line.reason.startswith(overview.SILENT))

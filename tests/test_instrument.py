@@ -174,7 +174,7 @@ def test_records_of_no_known_instrument_are_noted_a_line_each(tmp_path, told, li
 
 def test_an_older_instrument_is_a_note_and_no_fault(tmp_path, monkeypatch):
     given = dict(PRESENT)
-    monkeypatch.setattr("hypatia_lab.contributed.commits.history", lambda: None)
+    monkeypatch.setattr("hypatia_lab.contributed.checking.history", lambda: None)
     monkeypatch.setattr(records, "COMMITTED", tmp_path / "committed")
     measured(tmp_path / "mine", instrument=given)
     monkeypatch.chdir(tmp_path)

@@ -24,7 +24,7 @@ from tabled import tabled
 from hypatia_lab import claims, paths, records
 from hypatia_lab.book import report as report_book
 from hypatia_lab.book.build import BookError
-from hypatia_lab.claims import documents, drafts
+from hypatia_lab.claims import documents
 from hypatia_lab.claims.claim import KINDS
 from hypatia_lab.pages.report import NOTHING
 from hypatia_lab.probes.probe import Ended
@@ -163,7 +163,7 @@ def test_what_will_not_do_is_one_line_and_leaves_nothing(tmp_path, folder, docum
 
 def test_a_seeds_entry_is_never_a_draft_and_a_drafts_slips_are_told(tmp_path):
     path = tmp_path / "zebra.yaml"
-    good = drafts.text(documents.Document("a", "a" * 64, (documents.Found(7, (1e-6, 1e-6), "s", "time"),)), "ZEBRA")
+    good = documents.draft(documents.Document("a", "a" * 64, (documents.Found(7, (1e-6, 1e-6), "s", "time"),)), "ZEBRA")
     path.write_text(good)
     (draft,) = claims.gather([path]).drafts
     assert draft == claims.Draft("ZEBRA-1", "line 7", (1e-6, 1e-6), "s", "time")

@@ -17,9 +17,8 @@ import hypatia_lab as lab
 from hypatia_lab import records
 from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
-from hypatia_lab.pages.live import LiveError
+from hypatia_lab.pages.live import LiveError, Told
 from hypatia_lab.strangers import kernel_text
-from hypatia_lab.tables.told import Told
 from hypatia_lab.variants import load, restored, variant, variants
 from hypatia_lab.workloads import parse_shape
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypatia_lab.figures import mark_values
+from hypatia_lab.figures import plots
 from hypatia_lab.figures.axes import Axis, log_axis
 from hypatia_lab.figures.language import BLUE, Style
 from hypatia_lab.figures.plots import points_trace
@@ -17,7 +17,7 @@ def drawn(places: list[tuple[float, float]], **more: Any) -> dict[str, Any]:
     triples, other = [(y, y, y) for _, y in places], [x for x, _ in places]
     trace = points_trace(Style(BLUE, "circle", 0), triples, other, [""] * len(places), along="y", said="{:g}".format)
     trace |= more
-    mark_values.place([trace], LAYOUT)
+    plots.place_values([trace], LAYOUT)
     return trace
 
 
@@ -28,7 +28,7 @@ def test_few_marks_have_their_values_beside_them() -> None:
 
 
 def test_many_marks_have_none() -> None:
-    trace = drawn([(3 + 4 * n, 2 + n) for n in range(mark_values.FEW)])
+    trace = drawn([(3 + 4 * n, 2 + n) for n in range(plots.FEW)])
     assert "text" not in trace
     assert "text" not in trace["mode"]
 

@@ -22,8 +22,8 @@ from hypatia_lab.bench import sources
 from hypatia_lab.claims.claim import Figure
 from hypatia_lab.contributed import checking, packing
 from hypatia_lab.experiments.instrument import PRESENT
-from hypatia_lab.pages import aged, by_machine, machines
-from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages import by_machine, machines
+from hypatia_lab.pages.evidence import CHANGED, EARLIER, NAMELESS, Evidence
 from hypatia_lab.records import Record
 
 NEXT = {part: number + 1 for part, number in PRESENT.items()}
@@ -155,10 +155,10 @@ def test_a_page_of_present_records_says_nothing(shown):
 @pytest.mark.parametrize(
     ("told", "run", "words"),
     [
-        ("0123456789ab", {}, aged.CHANGED),
-        (None, {}, aged.CHANGED),
-        ("", {"grown": [{}]}, aged.NAMELESS),
-        ("", {"instrument": dict.fromkeys(PRESENT, 0)}, aged.EARLIER),
+        ("0123456789ab", {}, CHANGED),
+        (None, {}, CHANGED),
+        ("", {"grown": [{}]}, NAMELESS),
+        ("", {"instrument": dict.fromkeys(PRESENT, 0)}, EARLIER),
     ],
 )
 def test_a_page_says_once_whose_records_are_older_and_marks_their_machines(shown, told, run, words):

@@ -9,7 +9,7 @@ from synthetic import cells, detail_line, evidence, row
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
 from hypatia_lab import claims, records
-from hypatia_lab.figures import probe_rows
+from hypatia_lab.figures import probes
 from hypatia_lab.pages import simulator
 from hypatia_lab.pages.evidence import Evidence
 
@@ -37,7 +37,7 @@ def test_the_size_that_most_was_looked_at_leads() -> None:
     looked = [(8, "eager"), (9, "eager"), (9, "cuda"), (10, "eager")]
     own = {"topic": "trace", "machine": "box"}
     lines = [detail_line(shape=[size, size], variant=name) | own for size, name in looked]
-    found, _, _ = probe_rows.read(lines, "a test", "trace")
+    found, _, _ = probes.read(lines, "a test", "trace")
     assert [(way.size, way.variant) for way in simulator.main_size(found)] == [(81, "eager"), (81, "cuda")]
     assert simulator.main_size([]) == []
 

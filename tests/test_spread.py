@@ -21,7 +21,7 @@ from tabled import tabled, tables
 import hypatia_lab
 from hypatia_lab import claims, intervals, records, results
 from hypatia_lab.claims import Claim
-from hypatia_lab.cli import side_by_side
+from hypatia_lab.cli import compare
 from hypatia_lab.pages import repeatability
 from hypatia_lab.records import RecordError
 from hypatia_lab.results import scatter, visits
@@ -187,10 +187,10 @@ def test_of_few_chips_there_is_a_range_and_no_promise() -> None:
 
 
 def test_ends_are_written_however_far_apart_they_lie() -> None:
-    assert side_by_side.span(1.0162, 1.0181) == "[1.0162, 1.0181]"
-    assert side_by_side.span(0.01, 50.0) == "[0.0100, 50.0]"
-    assert side_by_side.span(2.0, 2.0) == "[2.00, 2.00]"
-    assert side_by_side.span(math.nan, math.nan) == "–"
+    assert compare.span(1.0162, 1.0181) == "[1.0162, 1.0181]"
+    assert compare.span(0.01, 50.0) == "[0.0100, 50.0]"
+    assert compare.span(2.0, 2.0) == "[2.00, 2.00]"
+    assert compare.span(math.nan, math.nan) == "–"
 
 
 # ---------------------------------------------------------------- from one visit to the next

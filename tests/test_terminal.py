@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from hypatia_lab import claims, older, results
 from hypatia_lab.cli import claims as claims_command
-from hypatia_lab.cli import doctor, side_by_side, terminal
+from hypatia_lab.cli import compare, doctor, terminal
 from hypatia_lab.cli import results as results_command
 from hypatia_lab.cli.commands import main
 from hypatia_lab.tables import claims as claim_tables
@@ -32,7 +32,7 @@ def lines(committed_records, committed_judgements) -> dict[str, Callable[[], lis
     stated = claims.statements(parts)
     machines = list(dict.fromkeys(record.machine for record in found))
     sides = machines[0], machines[1]
-    beside = side_by_side.of(sides, [record for record in found if record.machine in sides], parts)
+    beside = compare.of(sides, [record for record in found if record.machine in sides], parts)
     made = {(record.machine, record.experiment): record for record in found}
     aged = partial(older.under, known=made)
     long = sorted({row.id for row in stated}, key=lambda name: -sum(len(r.parts) for r in stated if r.id == name))
@@ -43,7 +43,7 @@ def lines(committed_records, committed_judgements) -> dict[str, Callable[[], lis
             [row for row in stated if row.id in long[:5]], long[:5], aged
         ),
         "results": lambda: results_command.result_lines(rows, everything=True),
-        "compare": lambda: side_by_side.lines(beside, everything=True),
+        "compare": lambda: compare.lines(beside, everything=True),
     }
 
 
@@ -94,7 +94,7 @@ def test_no_pager_is_a_flag_of_every_long_command(monkeypatch, arguments):
     seen: list[Any] = []
     for module in (claims_command, results_command, doctor):
         monkeypatch.setattr(module, "show", lambda *_, paged, **__: seen.append(paged))
-    monkeypatch.setattr(doctor, "examine", lambda device: doctor.Report("box", "cpu", (), ()))
+    monkeypatch.setattr(doctor, "examine", lambda device: doctor.Report("box", "cpu", (), {}, {}))
     monkeypatch.setattr(doctor, "text", lambda report, everything: [])
     for more in ([], ["--no-pager"]):
         assert call(*arguments, *more).code == 0

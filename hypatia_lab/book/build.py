@@ -75,12 +75,12 @@ def figure_html(spec: dict[str, Any], alt: str) -> str:
 
     Tiles (``layout.meta["tiles"]``) are plots of their own, each under its name, which the page lays out.
     """
-    label = html.escape(alt, quote=True)
+    label = html.escape(alt)
     layout = spec.get("layout") or {}
     names = (layout.get("meta") or {}).get("tiles")
     if names:
         body = "".join(
-            f"<div><p>{html.escape(name)}</p>{_plot(_tile(spec, number), html.escape(name, quote=True))}</div>"
+            f"<div><p>{html.escape(name)}</p>{_plot(_tile(spec, number), html.escape(name))}</div>"
             for number, name in enumerate(names)
         )
         opened = f'<figure class="lab-figure lab-tiles" role="group" aria-label="{label}">'
@@ -154,11 +154,6 @@ def _copy_files(app: Any, failure: Exception | None) -> None:
         copy_folder(book / "records", out / "records")
     if (book / PDF).is_file():
         copy(book / PDF, out / PDF)
-
-
-def _unfinished(folder: str, names: list[str]) -> set[str]:
-    """Hidden files and folders: what an interrupted measurement left behind is no record yet."""
-    return {name for name in names if name.startswith(".")}
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -283,14 +278,13 @@ def copy_folder(source: Path, target: Path) -> None:
 
     Raises :class:`hypatia_lab.records.RecordError` that names the file which cannot be read, or written.
     """
+    hidden = shutil.ignore_patterns(".*")  # what an interrupted measurement left behind is no record yet
     try:
-        shutil.copytree(source, target, dirs_exist_ok=True, ignore=_unfinished, copy_function=_copy)
+        shutil.copytree(
+            source, target, dirs_exist_ok=True, ignore=hidden, copy_function=lambda one, to: copy(Path(one), Path(to))
+        )
     except shutil.Error as cause:  # of folders in it; the first is told
         raise RecordError(cause.args[0][0][2]) from None
-
-
-def _copy(source: str, target: str) -> None:
-    copy(Path(source), Path(target))
 
 
 def _said(cause: Exception) -> str:

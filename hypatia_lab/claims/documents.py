@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hypatia_lab import formats
 from hypatia_lab.claims import forms
 from hypatia_lab.claims.forms import Found
 
@@ -215,7 +216,8 @@ class _Shown:
             self._data = True
             head = self._heads[column] if column < len(self._heads) else ""
             row = ", ".join(dict.fromkeys(filter(None, self._row[: self._key])))
-            where = [f"{name} “{_label(text)}”" for name, text in (("row", row), ("column", head)) if text]
+            heads = {name: text.replace("`", "") for name, text in (("row", row), ("column", head)) if text}
+            where = [f"{name} “{formats.cut(text, LONGEST)}”" for name, text in heads.items()]
             found = [*forms.of_cell(text, (head, *self._row[:1]), self._line, ", ".join(where))]
             self.found += found
             self._key = column if found and self._key is None else self._key
@@ -251,11 +253,49 @@ class _Html(HTMLParser):
         self._shown.say(data, self._first + self.getpos()[0] - 1)
 
 
-def _label(heading: str) -> str:
-    """As much of a heading as tells which it is."""
-    text = heading.replace("`", "")
-    return text if len(text) <= LONGEST else text[: LONGEST - 1].rstrip() + "…"
-
-
 def _count(attribute: str) -> int:
     return min(max(int(attribute), 1), WIDEST) if attribute.isascii() and attribute.isdigit() else 1
+
+
+# ---------------------------------------------------------------- drafts: what nobody has put into words yet
+
+
+_HOW = """\
+# Say under `claim`, in your own words, what the document claims; until then an entry is a draft, which is counted and
+# not judged. With the words goes how it is tested: quantity, workloads, what is measured (of, or over and under), and
+# why. `kind` is what the figure seemed to be by its unit; it says nothing once there are words. Delete what claims
+# nothing, and put the figures of one statement together, as parts of one entry.
+"""
+
+
+def draft(document: Document | None, prefix: str) -> str:
+    """A ledger file in which every figure of ``document`` is a draft, ids ``<prefix>-1`` and so on.
+
+    Without a document there is one draft, to be copied. Of the document it has its name and digest, figures with their
+    units, lines, and headings of row and column where they stand in a table.
+    """
+    import yaml
+
+    def said(what: Any) -> str:
+        return yaml.safe_dump(what, allow_unicode=True, sort_keys=False, width=1000)
+
+    head, entries = said({"defaults": {"program": "author"}}), [{"section": "where it stands", "claim": None}]
+    if document is not None:
+        head = said({"document": {"file": document.file, "sha256": document.sha256}}) + head
+        entries = [
+            {
+                "section": f"line {found.line}" + f", {found.where}" * bool(found.where),
+                "claim": None,
+                "claimed": _claimed(found.claimed),
+            }
+            | {"unit": found.unit, "kind": found.kind}
+            for found in document.figures
+        ]
+    listed = [said([{"id": f"{prefix}-{number}"} | entry]) for number, entry in enumerate(entries, 1)]
+    body = "\n".join(listed).replace("  claim: null\n", "  claim:\n")
+    return f"{_HOW}{head}claims:\n\n{body}"
+
+
+def _claimed(ends: tuple[float, float]) -> Any:
+    low, high = (int(end) if end.is_integer() and abs(end) < 1e15 else end for end in ends)
+    return low if low == high else [low, high]

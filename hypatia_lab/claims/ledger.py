@@ -45,7 +45,6 @@ from hypatia_lab.claims.claim import (
     goes_with,
     usual_band,
 )
-from hypatia_lab.claims.drafts import Draft
 from hypatia_lab.messages import unknown
 
 HERE = Path(__file__).resolve().parent
@@ -53,6 +52,20 @@ HERE = Path(__file__).resolve().parent
 
 class ClaimError(ValueError):
     """A ledger file that cannot be read: the message names file, line, cause and remedy."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An entry of a ledger file without wording: where its figure stands, and as much of it as the file says.
+
+    ``claimed`` is (low, high), or None; ``unit`` and ``kind`` are ``""`` where they are not given. Nothing judges it.
+    """
+
+    id: str
+    section: str
+    claimed: tuple[float, float] | None = None
+    unit: str = ""
+    kind: str = ""
 
 
 _WHOLE = ("id", "section", "claim")
@@ -547,20 +560,16 @@ def gather(paths: Iterable[Path]) -> Contents:
     return Contents(tuple(_linked(claims, places)), tuple(drafts), tuple(documents))
 
 
-def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
-    """All claims of the ledger files in ``folder``, those of documents first; ``seeds`` restricts them.
+def ledger(folder: Path = HERE) -> list[Claim]:
+    """All claims of the ledger files in ``folder``, those of documents first.
 
     Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), for a ``conflicts`` id that no part has,
-    for a folder without ledger files and for a seed that has none.
+    and for a folder without ledger files.
     """
     claims = gather((*sorted(folder.glob("s[0-9][0-9][0-9].yaml")), *sorted(folder.glob("lab.yaml")))).claims
     if not claims:
         raise ClaimError(f"{folder}: no ledger files (s001.yaml and so on)")
-    known = {claim.document for claim in claims}
-    for seed in seeds:
-        if seed not in known:
-            raise ClaimError(unknown("seed", seed, sorted(known)))
-    return [claim for claim in claims if not seeds or claim.document in seeds]
+    return list(claims)
 
 
 def claimed(name: str) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hypatia_lab import intervals, results
@@ -33,7 +33,6 @@ MANY = 1000
 """Beyond so many fresh processes a reason does not say how many would decide a claim."""
 
 
-@dataclass(frozen=True)
 class _Machine:
     """What one machine measured as claims ask for it, and its A/A control where that is not at 5%.
 
@@ -41,23 +40,14 @@ class _Machine:
     name them one by one.
     """
 
-    measured: Measured
-    experiments: dict[str, dict[Key, Row]]
-    figures: details.Index
-    control: dict[str, Any] | None
-
-    @classmethod
-    def of(cls, measured: Measured) -> _Machine:
-        experiments: dict[str, dict[Key, Row]] = {}
+    def __init__(self, measured: Measured) -> None:
+        self.measured, self.name = measured, measured.machine
+        self.experiments: dict[str, dict[Key, Row]] = {}
         for row in measured.rows:
-            experiments.setdefault(row.experiment, {})[row.workload, row.variant, row.clock] = row
+            self.experiments.setdefault(row.experiment, {})[row.workload, row.variant, row.clock] = row
+        self.figures = details.index(measured)
         control = results.control(measured)
-        off = control if control and control["p"] < DOUBT else None
-        return cls(measured, experiments, details.index(measured), off)
-
-    @property
-    def name(self) -> str:
-        return self.measured.machine
+        self.control = control if control and control["p"] < DOUBT else None
 
     def _weight(self, group: Sequence[Row]) -> tuple[bool, bool, int, str]:
         timed = min(sum(us is not None for us in row.medians_us) for row in group)
@@ -338,7 +328,7 @@ def _elsewhere(claim: Claim, machine: _Machine) -> str:
     return claim.elsewhere
 
 
-def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, said: str) -> Judgement:
+def _measured(claim: Claim, machine: _Machine, equalities: stand_ins.Equalities, said: str) -> Judgement:
     """The judgement on a claim that this machine's records decide, or the reason why they cannot.
 
     Of a claim about an author's program it is on that program where this machine has it, else on the rewrites
@@ -351,7 +341,7 @@ def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, s
         rewritten = claim.rewritten()
         found = [_case(rewritten, machine, workload, clock) for workload in claim.workloads]
         if any(case.estimate.n or case.failed for case in found):
-            equal, equality = stand_in.shown(claim, clock)
+            equal, equality = stand_ins.shown(equalities, claim, clock)
             claim, cases, program = rewritten, found, "equal" if equal else "rewrite"
     judged, missing = _apart(cases)
     elsewhere = _elsewhere(claim, machine)
@@ -446,7 +436,7 @@ def judge(
     :data:`ANY`. ``claims`` defaults to :func:`ledger`. What lies ``beside`` the evidence may show a rewrite equal to
     its original.
     """
-    machines = list(map(_Machine.of, evidence))
+    machines = list(map(_Machine, evidence))
     equalities = stand_ins.equalities((*evidence, *beside))
     found = ledger() if claims is None else claims
     known = {claim.id: claim for claim in found}

@@ -57,22 +57,17 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """``subject`` is "tool" or an operation, ``name`` the tool or variant; ``reason`` why not, empty where it works."""
-
-    subject: str
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Report:
-    """What was found on ``device`` ("cpu" or "cuda") of ``machine``; ``about`` are its facts in a few words each."""
+    """What was found on ``device`` ("cpu" or "cuda") of ``machine``; ``about`` are its facts in a few words each.
+
+    ``tools`` says of each why it cannot be used, ``variants`` the same by operation and name; empty where it works.
+    """
 
     machine: str
     device: str
     about: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    tools: dict[str, str]
+    variants: dict[str, dict[str, str]]
 
 
 def _gpu(device: str) -> str:
@@ -181,10 +176,9 @@ def examine(device: str) -> Report:
     if reading := machine.Probe(place)():
         about.append(f"at {reading['sm_mhz']:.0f} MHz and {reading['power_w']:.0f} W now")
     about += [f"{name} {version}" for name, version in facts["versions"].items()]
-    found = [Finding("tool", tool.name, tool.missing(place)) for tool in TOOLS]
-    asked = [variant for operation in operations() for variant in variants(operation).values()]
-    found += [Finding(variant.operation, variant.name, _reason(variant, place)) for variant in asked]
-    return Report(machine.default_name(place), place, tuple(about), tuple(found))
+    tools = {tool.name: tool.missing(place) for tool in TOOLS}
+    asked = {name: {one.name: _reason(one, place) for one in variants(name).values()} for name in operations()}
+    return Report(machine.default_name(place), place, tuple(about), tools, asked)
 
 
 def _reason(variant: Variant, device: str) -> str:
@@ -205,8 +199,9 @@ def rows(report: Report) -> list[dict[str, Any]]:
     """The findings for other programs: machine, device, subject, name, works, reason."""
     place = {"machine": report.machine, "device": report.device}
     return [
-        place | {"subject": one.subject, "name": one.name, "works": not one.reason, "reason": one.reason}
-        for one in report.findings
+        place | {"subject": subject, "name": name, "works": not reason, "reason": reason}
+        for subject, own in ({"tool": report.tools} | report.variants).items()
+        for name, reason in own.items()
     ]
 
 
@@ -217,10 +212,10 @@ SCREEN = 24
 def text(report: Report, *, everything: bool = False) -> list[str]:
     """The report in lines that fit the terminal: the machine, what it can do and what it lacks, on one screen; the
     reasons that find no room there, and every operation, if ``everything`` is asked for."""
-    tools = {one.name: one.reason for one in report.findings if one.subject == "tool"}
-    asked = [one for one in report.findings if one.subject != "tool"]
+    tools = report.tools
+    reasons = [reason for own in report.variants.values() for reason in own.values()]
     on = "GPU" if report.device == "cuda" else "CPU"
-    can = [f"measure on the {on} ({sum(not one.reason for one in asked)} of {len(asked)} forms of its operations)"]
+    can = [f"measure on the {on} ({reasons.count('')} of {len(reasons)} forms of its operations)"]
     can += [tool.gives for tool in TOOLS if tool.gives and not tools[tool.name]]
     # What a GPU would mend is said once.
     lacks = [f"{name}: {reason}" for name, reason in tools.items() if reason not in ("", loader.NO_GPU)]
@@ -234,11 +229,10 @@ def text(report: Report, *, everything: bool = False) -> list[str]:
         more = f"hypatia-lab doctor --all shows {left}which forms of each operation run here, and why others do not."
         return [*lines, *(line for one in fit for line in one), "", *wrap(more)]
     lines += [line for one in lacking for line in one]
-    for name, spec in operations().items():
-        lines += ["", *wrap(f"{name}: {spec.summary}", 4)]
-        own = [one for one in asked if one.subject == name]
-        for reason in sorted(dict.fromkeys(one.reason for one in own), key=bool):
-            names = ", ".join(one.name for one in own if one.reason == reason)
+    for operation, own in report.variants.items():
+        lines += ["", *wrap(f"{operation}: {operations()[operation].summary}", 4)]
+        for reason in sorted(dict.fromkeys(own.values()), key=bool):
+            names = ", ".join(name for name, why in own.items() if why == reason)
             lines += wrap(f"no   {reason}: {names}" if reason else f"yes  {names}", 7, 2)
     return lines
 

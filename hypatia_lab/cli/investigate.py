@@ -24,7 +24,6 @@ def investigate(folder: Path, documents: tuple[Path, ...]) -> None:
     """
     from hypatia_lab.book import report
     from hypatia_lab.claims import documents as reading
-    from hypatia_lab.claims import drafts
 
     report.ensure_free(folder)
     if documents:
@@ -40,10 +39,10 @@ def investigate(folder: Path, documents: tuple[Path, ...]) -> None:
             continue
         count += len(found.figures)
         prefix = _prefix(path.stem, ledgers)
-        ledgers[prefix.lower()] = drafts.text(found, prefix)
+        ledgers[prefix.lower()] = reading.draft(found, prefix)
     if empty and not ledgers:
         raise reading.NoFigureError("; ".join(empty))
-    ledgers = ledgers or {"document": drafts.text(None, "DOCUMENT")}
+    ledgers = ledgers or {"document": reading.draft(None, "DOCUMENT")}
     report.begin(folder, ledgers)
     for none in empty:
         click.echo(f"left out: {none}", err=True)

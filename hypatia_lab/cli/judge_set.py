@@ -20,7 +20,7 @@ from hypatia_lab.bench import relay
 from hypatia_lab.book import own as own_book
 from hypatia_lab.book import readers
 from hypatia_lab.cli import execution
-from hypatia_lab.cli.terminal import cut, show, table, wrap
+from hypatia_lab.cli.terminal import show, table, wrap
 from hypatia_lab.intervals import NOTHING
 from hypatia_lab.judged import gate
 from hypatia_lab.machine import choose_device
@@ -174,7 +174,7 @@ def _row(name: str, candidate: Path, one: Verdict | None) -> dict[str, str]:
     }
     told = {"problem": _bare(name), "candidate": candidate.name}
     told |= {"verdict": one.word.replace("_", " ") if one else PENDING, **against}
-    why = cut(one.why, 300) if one and one.word != "ok" else ""
+    why = formats.cut(one.why, 300) if one and one.word != "ok" else ""
     return told | {"seconds": f"{one.seconds:.0f} s" if one else "", "reason": why}
 
 

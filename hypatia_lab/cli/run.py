@@ -17,7 +17,6 @@ from hypatia_lab import paths, records, results
 from hypatia_lab.book.build import fault
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.claims import figures
-from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.terminal import grouped, show, wrap
 from hypatia_lab.fleet.progress_line import Step
 from hypatia_lab.messages import unknown
@@ -79,7 +78,7 @@ def run(
 
     chosen = execution.choose(notebooks) if notebooks or not programs else []
     if chosen:
-        execution.require("a notebook", "run", *RUN)
+        execution.require("a notebook", "run", *execution.RUN)
     asked["records"] = asked["records"] or ("" if paths.CHECKOUT else str(paths.BUILD / "records"))
     if asked["shapes"] and not chosen:
         raise click.UsageError("--shapes is for notebooks; a program file says its own")

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
+from hypatia_lab import formats
+
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key", bound=Hashable)
 _Rows = list[dict[str, Any]]
@@ -40,11 +42,6 @@ def several(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def cut(text: str, most: int) -> str:
-    """``text``, or as much of it as ``most`` characters hold."""
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
-
-
 def table(
     rows: Sequence[Mapping[str, str]], elastic: str, optional: Sequence[str] = (), least: int = 0, indent: int = 0
 ) -> list[str]:
@@ -67,7 +64,7 @@ def table(
     right = {name for name in columns if name != elastic and all(row[name][:1] in "0123456789-–[" for row in rows)}
 
     def line(texts: Mapping[str, str]) -> str:
-        cells = {name: cut(texts[name], widths[name]) for name in columns}
+        cells = {name: formats.cut(texts[name], widths[name]) for name in columns}
         put = [cell.rjust(widths[name]) if name in right else cell.ljust(widths[name]) for name, cell in cells.items()]
         return (" " * indent + gap.join(put)).rstrip()
 

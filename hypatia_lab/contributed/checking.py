@@ -5,18 +5,20 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Collection, Iterable
+import subprocess
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import older, records, results
-from hypatia_lab.contributed import bounded, commits, identity, manifest, manifest_schema, plausible, private
+from hypatia_lab import older, paths, records, results
+from hypatia_lab.contributed import bounded, manifest, plausible, private
 from hypatia_lab.contributed.faults import Report, shown
-from hypatia_lab.contributed.rates import possible
 from hypatia_lab.records import Record, RecordError
 
 _LETTER_BYTES = 50_000
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 def written(row: dict[str, Any]) -> str:
@@ -66,7 +68,7 @@ def _files(folder: Path, report: Report) -> list[str]:
     for name, size, plain in found[: bounded.MAX_FILES]:
         if not plain:
             report.fault(name, "link", "no plain file")
-        elif not _expected(name):
+        elif name not in (manifest.NAME, manifest.LETTER) and not manifest.LISTED.fullmatch(name):
             report.fault(name, "stray", "the manifest cannot list such a file")
         elif size > (_LETTER_BYTES if name == manifest.LETTER else bounded.MAX_BYTES):
             report.fault(name, "size", f"{size:,} bytes")
@@ -81,12 +83,6 @@ def _files(folder: Path, report: Report) -> list[str]:
     return sorted(here) if sum(here.values()) <= bounded.MAX_BYTES else []
 
 
-def _expected(name: str) -> bool:
-    if name in (manifest.NAME, manifest.LETTER):
-        return True
-    return any(re.fullmatch(pattern.strip("^$"), name) for pattern in (manifest.RECORD_FILE, manifest.TRACE_FILE))
-
-
 def _manifest(folder: Path, here: Collection[str], names: frozenset[str], report: Report) -> dict[str, Any] | None:
     """The manifest, where it is one, once the files of ``folder`` have been held against it."""
     if manifest.NAME not in here:
@@ -97,7 +93,7 @@ def _manifest(folder: Path, here: Collection[str], names: frozenset[str], report
     except bounded.BoundError as cause:
         report.fault(manifest.NAME, "depth" if cause.name == "depth" else "manifest", str(cause))
         return None
-    if told := manifest_schema.of_manifest(found):
+    if told := manifest.of_manifest(found):
         report.fault(manifest.NAME, "manifest", told)
         return None
     listed = found["records"] | found["traces"]
@@ -133,7 +129,7 @@ def _record(path: Path, names: frozenset[str], report: Report) -> Record | None:
     if odd:
         said = f"{len(odd)} lines are not written, or not in the order, as hypatia-lab contribute writes them"
         report.fault(path.name, "schema", said, odd[0])
-    if told := manifest_schema.of_facts(found.run["facts"]):
+    if told := manifest.of_facts(found.run["facts"]):
         report.fault(path.name, "schema", f"facts: {told}", 1)
     return None if odd or told else found
 
@@ -163,13 +159,13 @@ def _trace(folder: Path, name: str, names: frozenset[str], report: Report) -> No
 
 def _together(sound: list[Record], known: list[Record], told: dict[str, Any] | None, report: Report) -> None:
     """What the ``sound`` records say of each other, of ``known`` ones, and against the manifest where all are sound."""
-    alike = identity.is_one(sound, known, report)
+    alike = _is_one(sound, known, report)
     _origins(sound, report)
     for record in sound:
         plausible.lines(record, report)
     if not alike:
         return
-    plausible.rates(sound, *possible(sound, known), report)
+    plausible.rates(sound, *plausible.possible(sound, known), report)
     rows = results.rows(sound)
     control = results.agreement(sound)
     plausible.intervals_hold(rows, report)
@@ -182,7 +178,7 @@ def _together(sound: list[Record], known: list[Record], told: dict[str, Any] | N
 def _origins(sound: list[Record], report: Report) -> None:
     """Add to ``report`` what is wrong with when, and by what code, the ``sound`` records were measured."""
     begun = {record.path.name: manifest.begun(record) for record in sound}
-    wrong = commits.wrong(one["commit"] for every in begun.values() for one in every)
+    wrong = _wrong(one["commit"] for every in begun.values() for one in every)
     today = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
     for file, every in begun.items():
         for one in every:
@@ -195,7 +191,84 @@ def _origins(sound: list[Record], report: Report) -> None:
     report.notes += [f"{one.path.name} {said}" for one, said in aged.items() if older.place(one) not in listed]
     if count := sum(older.place(one) in listed for one in aged):
         report.notes.append(f"on the list of older records: {count}")
-    if commits.history() is None:
+    if history() is None:
         report.notes.append("commits: no repository with its history is here, so only their form was checked")
     if any(one["dirty"] for every in begun.values() for one in every):
         report.notes.append("some records were measured with changes to the lab's code that no commit holds")
+
+
+# ---------------------------------------------------------------- whose machine it is
+
+
+def _identity(found: Iterable[Record]) -> tuple[set[Any], set[str]]:
+    """What the machine of some records is: devices with their names and cores, and its chips' short hashes."""
+    facts = [(record.run["device"], record.run["facts"]) for record in found]
+    kinds = {(device, of.get("name"), of.get("cores") if device == "cpu" else None) for device, of in facts}
+    return kinds, {of["chip"] for _, of in facts if "chip" in of}
+
+
+def another(found: Sequence[Record], known: Iterable[Record]) -> str:
+    """Whose name the machine of the ``found`` records has, where that is another machine's among ``known``."""
+    namesakes = [one for one in known if one.machine == found[0].machine]
+    if not namesakes:
+        return ""
+    (kinds, chips), (others, theirs) = _identity(found), _identity(namesakes)
+    if kinds & others and not (chips and theirs and not chips & theirs):
+        return ""
+    device, name, cores = min(others, key=str)
+    return f"{name}, {cores} cores" if device == "cpu" else f"{name}{', another chip' if kinds & others else ''}"
+
+
+def _is_one(found: Sequence[Record], known: Sequence[Record], report: Report) -> bool:
+    """Whether all ``found`` records are of one device and model; adds to ``report`` where they are not, where their
+    name is that of another machine among ``known``, and where their chip has another name there."""
+    machine = found[0].machine
+    kinds, chips = _identity(found)
+    if len(kinds) > 1:
+        named = ", ".join(sorted(str(name) for _, name, _ in kinds))
+        report.fault(".", "machine", f"records of {len(kinds)} machines: {named}")
+    elif whose := another(found, known):
+        report.fault(".", "machine", f"{machine} is the name of another machine in the repository ({whose})")
+    for chip in sorted(chips):
+        if others := {one.machine for one in known if one.chip == chip} - {machine}:
+            report.notes.append(f"chip {chip} is that of {', '.join(sorted(others))} in the repository")
+    return len(kinds) == 1
+
+
+# ---------------------------------------------------------------- what code measured
+
+
+def _wrong(commits: Iterable[str]) -> dict[str, str]:
+    """Those of ``commits`` that can be none or that :func:`history`, where there is one, lacks: commit → the fault."""
+    named = set(commits)
+    formed = tuple(sorted(filter(_COMMIT.fullmatch, named)))
+    repository = history()
+    lacking = missing(formed, repository) if repository and formed else []
+    found = {one: f"{one!r} is no commit: nobody can tell what code measured" for one in named.difference(formed)}
+    return found | {one: f"{one} is not in this repository" for one in lacking}
+
+
+@cache
+def history() -> Path | None:
+    """The checkout that this package lies in, where it is one with its whole history; else None."""
+    if not paths.CHECKOUT:
+        return None
+    try:
+        asked = ("rev-parse", "--show-toplevel", "--is-shallow-repository")
+        top, shallow = _git(paths.HOME, asked).splitlines()
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return None
+    return paths.HOME if Path(top).resolve() == paths.HOME and shallow == "false" else None
+
+
+@cache
+def missing(commits: tuple[str, ...], repository: Path) -> list[str]:
+    """Those of ``commits``, each 7 to 40 hexadecimal digits, that ``repository`` does not have."""
+    asked = "".join(f"{commit}^{{commit}}\n" for commit in commits)
+    found = _git(repository, ("cat-file", "--batch-check"), asked).splitlines()
+    return [commit for commit, line in zip(commits, found, strict=True) if line.split()[1:2] != ["commit"]]
+
+
+def _git(repository: Path, asked: Sequence[str], given: str = "") -> str:
+    command = ["git", "-C", str(repository), *asked]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout

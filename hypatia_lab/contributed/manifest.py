@@ -1,12 +1,15 @@
-"""The manifest of a contribution: what it holds, worked out from its records, and the digest of every file."""
+"""The manifest of a contribution: what it holds, worked out from its records, the digest of every file, its form."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hypatia_lab.contributed import private
 from hypatia_lab.records import Record
+from hypatia_lab.records.schema import mistakes, whole
 
 NAME = "manifest.json"
 LETTER = "PULL_REQUEST.md"
@@ -14,6 +17,8 @@ LETTER = "PULL_REQUEST.md"
 SCHEMA = 1
 RECORD_FILE = r"^[a-z0-9][a-z0-9_.-]{0,63}\.jsonl$"
 TRACE_FILE = r"^traces/[A-Za-z0-9][A-Za-z0-9_@-]{0,150}\.json\.gz$"
+LISTED = re.compile(rf"{RECORD_FILE}|{TRACE_FILE}")
+"""Names of the files that it lists."""
 
 
 def begun(record: Record) -> list[dict[str, Any]]:
@@ -57,3 +62,38 @@ def _each(texts: Iterable[str]) -> list[str]:
 def digest(data: bytes) -> dict[str, Any]:
     """What a manifest says of a file that holds ``data``."""
     return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+
+
+# ---------------------------------------------------------------- its form, as a JSON schema
+
+
+def _files(pattern: str) -> dict[str, Any]:
+    return {"type": "object", "propertyNames": {"pattern": pattern}, "additionalProperties": _file}
+
+
+_texts = {"type": "array", "items": {"type": "string", "maxLength": 300}, "maxItems": 1000}
+_file = whole({"sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "bytes": {"type": "integer", "minimum": 1}})
+of_manifest = mistakes(
+    whole(
+        {
+            "machine": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"},
+            "device": {"enum": ["cpu", "cuda"]},
+            "model": {"type": "string"},
+            "chips": _texts,
+            "commits": _texts,
+            "dirty": {"type": "boolean"},
+            "presets": _texts,
+            "versions": {"type": "object", "additionalProperties": _texts},
+            "measured": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2},
+            "control": {"anyOf": [{"type": "null"}, {"type": "object", "additionalProperties": {"type": "number"}}]},
+            "schema": {"const": SCHEMA},
+            "date": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
+            "records": _files(RECORD_FILE),
+            "traces": _files(TRACE_FILE),
+            "left_out": _texts,
+        }
+    )
+)
+"""What is wrong with a manifest; empty where nothing is."""
+of_facts = mistakes(whole(private.FACTS, optional=private.FACTS.keys() - {"name"}))
+"""The same of a machine's facts."""

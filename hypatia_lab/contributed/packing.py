@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import claims, formats, records, results
-from hypatia_lab.contributed import bounded, manifest, manifest_schema, private, pull_request
-from hypatia_lab.contributed.checking import check, written
+from hypatia_lab.contributed import bounded, manifest, private
+from hypatia_lab.contributed.checking import another, check, written
 from hypatia_lab.contributed.faults import Report
-from hypatia_lab.contributed.identity import another
 from hypatia_lab.machine import chip
 from hypatia_lab.records import Record
+from hypatia_lab.tables.claims import verdict_text
 
 _ROOM, _ENTRY = 10_000, 200
 """Bytes kept for the manifest and the text of the pull request: in any case, and for each file."""
@@ -147,7 +147,7 @@ def _facts(facts: Mapping[str, Any], clean: Callable[[Any], Any], gone: Counter[
             gone["GPU UUID"] += 1
         if key in ("name", "cpu"):
             value = clean(value)
-        if manifest_schema.of_facts({"name": "", key: value}):
+        if manifest.of_facts({"name": "", key: value}):
             gone[f"fact {key}"] += 1
         else:
             kept[key] = value
@@ -161,7 +161,10 @@ def _fit(parcel: _Parcel) -> None:
     nothing and that the fewest claims name, and the ceilings last.
     """
     traces = {name: _ENTRY + len(data) for name, data in parcel.traces.items()}
-    bare = {name: _unsampled(rows) for name, rows in parcel.lines.items()}
+    bare = {
+        name: [row | {"samples_us": []} if row["kind"] == "cell" else row for row in rows]
+        for name, rows in parcel.lines.items()
+    }
     others = {name: _ENTRY + len(_file(rows)) for name, rows in bare.items()}
     samples = {name: _ENTRY + len(_file(rows)) - others[name] for name, rows in parcel.lines.items()}
     samples = {name: size for name, size in samples.items() if size}
@@ -202,10 +205,6 @@ def _spared(sizes: Mapping[str, int], over: int, asked: Mapping[str, int]) -> li
     return gone
 
 
-def _unsampled(rows: Lines) -> Lines:
-    return [row | {"samples_us": []} if row["kind"] == "cell" else row for row in rows]
-
-
 def _file(rows: Lines) -> bytes:
     return "".join(written(row) + "\n" for row in rows).encode()
 
@@ -225,4 +224,70 @@ def _write(folder: Path, parcel: _Parcel, known: Sequence[Record]) -> None:
         "left_out": parcel.left_out,
     }
     records.write_text(folder / manifest.NAME, json.dumps(told, indent=1, sort_keys=True) + "\n")
-    records.write_text(folder / manifest.LETTER, pull_request.text(packed, told, known))
+    records.write_text(folder / manifest.LETTER, _letter(packed, told, known))
+
+
+# ---------------------------------------------------------------- the text of the pull request
+
+
+def _letter(packed: Sequence[Record], told: Mapping[str, Any], known: Sequence[Record]) -> str:
+    """Markdown, as ``pull_request.md`` has it, on the ``packed`` records of one machine, of which ``told`` is the
+    manifest; ``known`` are the lab's own, which may show a rewrite equal to its original."""
+    apart = [f"With {len(told['traces'])} traces."] if told["traces"] else []
+    apart += [f"Left out: {'; '.join(told['left_out'])}."] if told["left_out"] else []
+    measured = [
+        f"| {of.experiment} | {of.run['preset']} | {of.run['processes']} | {len(of.cells)} | {len(of.details)} |"
+        for of in packed
+    ]
+    template = Path(__file__).with_name("pull_request.md").read_text(encoding="utf-8")
+    return template.format(
+        machine=told["machine"],
+        model=told["model"],
+        facts=_described(told),
+        records="\n".join(measured),
+        apart="".join(f"\n{line}\n" for line in apart),
+        control=_control(told["control"]),
+        ceilings=_ceilings(packed),
+        verdicts=_verdicts(packed, known),
+    )
+
+
+def _described(told: Mapping[str, Any]) -> str:
+    chips, dirty = ", ".join(told["chips"]), told["dirty"]
+    commits = ", ".join(commit[:12] for commit in told["commits"])
+    facts = {
+        "Machine": told["machine"],
+        "Model": told["model"] + (f" (chip {chips})" if chips else ""),
+        "Versions": ", ".join(f"{name} {', '.join(of)}" for name, of in told["versions"].items() if of),
+        "Presets": ", ".join(told["presets"]),
+        "Measured": " to ".join(dict.fromkeys(moment.partition("T")[0] for moment in told["measured"])),
+        "Commits": commits + (" (some with changes that no commit holds)" if dirty else ""),
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
+
+
+def _control(control: Mapping[str, float] | None) -> str:
+    if control is None:
+        return "No pair of identical code was measured."
+    pairs, differences = control["pairs"], control["differences"]
+    value, low, high = (100 * control[name] for name in ("rate", "rate_low", "rate_high"))
+    share = formats.interval(value, low, high, "%")
+    return f"{differences} of {pairs} pairs of identical code seemed different: {share}, where 5% is expected."
+
+
+def _ceilings(packed: Sequence[Record]) -> str:
+    best = results.ceilings(packed)
+    if not best:
+        return "None were measured."
+    kinds = list(dict.fromkeys((quantity, kind) for quantity, kind, _ in best))
+    lines = ["| what | clock | best |", "| --- | --- | --- |"]
+    for quantity, kind, clock in sorted(best, key=lambda key: kinds.index(key[:2])):
+        rate = formats.scaled(best[quantity, kind, clock], "FLOP/s" if quantity == "matmul" else "B/s")
+        lines.append(f"| {f'products, {kind}' if kind else 'copying'} | {clock} | {rate} |")
+    return "\n".join(lines)
+
+
+def _verdicts(packed: Sequence[Record], known: Sequence[Record]) -> str:
+    rows = claims.statements(claims.judge(results.measured(packed), beside=results.measured(known)))
+    found = Counter(row.verdict for row in rows if row.machine == packed[0].machine)
+    return "\n".join(f"| {verdict_text(name)} | {found[name]} |" for name in claims.VERDICTS if found[name])

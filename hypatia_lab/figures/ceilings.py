@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats, results, tables
+from hypatia_lab.figures import marks
 from hypatia_lab.figures.axes import bytes_text, extent, log_axis, rate_axis
 from hypatia_lab.figures.drawn_rows import measured, ordered, singles
-from hypatia_lab.figures.figure import origins_key
 from hypatia_lab.figures.language import BLUE, PALETTE, PRECISIONS, SHAPES, FigureError, Style, style
 from hypatia_lab.figures.mark_rows import Block, Cell, draw
 from hypatia_lab.figures.plots import plotted, points_trace, rule_trace, tile, tiles
@@ -77,7 +77,8 @@ def crossover(
         ]
     )
     origins = {point.origin for point in points}
-    key = origins_key([*origins]) if len(origins) > 1 else ()
+    shapes = [(marks.swatch("currentColor", symbol=SHAPES[o][0]), o) for o in SHAPES if o in origins]
+    key = shapes if len(origins) > 1 else ()
     layout = tiles(kinds, horizontal, vertical)
     return plotted(data, layout, title, where, table, ["kind", "call", across], key), table
 

@@ -1,7 +1,7 @@
 """The figures. Each function takes tidy rows and returns ``(figure, table)``.
 
 Rows come from :func:`hypatia_lab.results.rows`, filtered by the caller. The figure is a
-:class:`hypatia_lab.figures.figure.Figure`, whose ``alt`` says in words what is to be seen; the table is a DataFrame of
+:class:`hypatia_lab.figures.Figure`, whose ``alt`` says in words what is to be seen; the table is a DataFrame of
 the numbers behind it. Every measured point carries its 95% interval, a physical limit is a solid grey line, a seed's
 claim a dashed one, and a log axis says so in its title. Rows without what a figure needs raise :class:`FigureError`.
 Equal rows give equal JSON: numbers are rounded, and nothing is drawn by lot or by date.
@@ -97,6 +97,11 @@ SAID = ("workload", "clock", "variant")
 """Columns of a table of results by which alt text tells its rows apart."""
 
 
+def speeds(rows: Sequence[Row], against: str) -> dict[str, Any]:
+    """What a :class:`Block` of the speeds of ``rows`` takes: their axis, a line at 1 and the ±2% band about it."""
+    return {"axis": ratio_axis(rows, f"speed against {against}, ×"), "lines": [(1.0, "solid")], "band": True}
+
+
 def speedups(rows: Sequence[Row], *, title: str = "", together: bool = False) -> tuple[Any, Any]:
     """Baseline time / variant time with 95% intervals against the ±2% band of equivalence, a panel a shape.
 
@@ -107,8 +112,7 @@ def speedups(rows: Sequence[Row], *, title: str = "", together: bool = False) ->
     kept = measured(rows, "speedups", "ratio", "a ratio against its baseline")
     said = [f"{formats.told(r.speed)}, {r.reading}" for r in rows]
     base = bases(kept)
-    drawn: dict[str, Any] = {"axis": ratio_axis(kept, f"speed against {base}, ×"), "lines": [(1.0, "solid")]}
-    blocks = forest(rows, [r.speed for r in rows], said, band=True, **drawn)
+    blocks = forest(rows, [r.speed for r in rows], said, **speeds(kept, base))
     if together:
         fields, _ = split_fields(rows, always=["shape"])
         turned = [
@@ -116,7 +120,7 @@ def speedups(rows: Sequence[Row], *, title: str = "", together: bool = False) ->
             for r, text in zip(rows, said, strict=True)
             if not absent(r.ratio)
         ]
-        blocks = [Block("", turned, band=True, **drawn)]
+        blocks = [Block("", turned, **speeds(kept, base))]
     under = [*split_fields(rows)[1], launch_note(rows), "right is faster", "grey: equal within ±2%"]
     under.append(tables.counted([r.reading for r in kept]))
     table = tables.results_table(rows)
@@ -176,8 +180,7 @@ def ladder(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
     said = [formats.told(r.time, "µs") for r in kept]
     blocks = forest(kept, [r.time for r in kept], said, limits=_limits(kept), axis=time_axis(seen))
     readings = [f"{formats.told(r.speed)}, {r.reading}" for r in rated]
-    more: dict[str, Any] = {"axis": ratio_axis(rated, f"speed against {bases(rated)}, ×"), "lines": [(1.0, "solid")]}
-    blocks += forest(rated, [r.speed for r in rated], readings, band=True, **more)
+    blocks += forest(rated, [r.speed for r in rated], readings, **speeds(rated, bases(rated)))
     missing = [c for c in CLOCKS if c not in clocks and any(r.clock == c for r in rows)]
     _, common = split_fields([r for r in rows if r.clock == clocks[0]], always=["clock"])
     under = [*common, LIMIT if any(not absent(r.limit_us) for r in kept) else "", "shade: equal within ±2%"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -36,12 +35,10 @@ def _spots(values: Any, count: int) -> list[tuple[int, int]]:
     Compared in float32, so that the last bits of a float64 image decide nothing.
     """
     import numpy
+    from scipy.ndimage import maximum_filter
 
     rounded = values.astype("float32")
-    padded = numpy.pad(rounded, 1)
-    slow, fast = rounded.shape
-    around = [padded[1 + i : 1 + i + slow, 1 + j : 1 + j + fast] for i in (-1, 0, 1) for j in (-1, 0, 1)]
-    places = numpy.argwhere((rounded >= functools.reduce(numpy.maximum, around)) & (rounded > 0))
+    places = numpy.argwhere((rounded >= maximum_filter(rounded, 3, mode="constant")) & (rounded > 0))
     order = numpy.lexsort((places[:, 1], places[:, 0], -rounded[places[:, 0], places[:, 1]]))
     reach, chosen = max(2, max(values.shape) // 100), []
     for s, f in places[order].tolist():

@@ -16,9 +16,8 @@ from html import escape
 from typing import Any
 
 from hypatia_lab import intervals
-from hypatia_lab.figures import marks
+from hypatia_lab.figures import INTERVALS, Figure, Key, described, marks
 from hypatia_lab.figures.axes import Axis, extent
-from hypatia_lab.figures.figure import INTERVALS, Figure, Key, described
 from hypatia_lab.figures.language import FigureError, Style
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Triple

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats, intervals, tables
@@ -169,7 +168,7 @@ def where_faster(
     if len(fields) > 1:
         raise FigureError(f"where_faster: the rows differ in {', '.join(f for f in fields if f != 'shape')}")
     cells, (one, other) = _cells(rows, variants), sides
-    found = {place: cell.factor for place, cell in cells.items() if cell.factor is not None}
+    found = {place: factor for place, (_, factor) in cells.items() if factor is not None}
     if not found:
         raise FigureError(f"where_faster: {' or '.join(variants)} was timed nowhere beside {' or '.join(against)}")
     across, down = sorted({width for _, width in cells}), sorted({count for count, _ in cells})
@@ -177,6 +176,13 @@ def where_faster(
     texts = {place: f"{f.value:.{2 if f.value < 9.995 else 1}f}" for place, f in found.items()}
     texts |= {place: texts[place] + "?" for place, f in found.items() if f.low <= 1 <= f.high}
     texts |= {place: "?" for place, f in found.items() if f.doubt}
+
+    def said(place: tuple[int, int]) -> str:
+        if place not in cells:
+            return ""
+        line, _ = cells[place]
+        rest = f"{line['factor']} against {line['quickest other']}" if place in found else line["status"]
+        return f"{line['rows']} rows, width {line['width']}<br>{rest}"
 
     def grid(value: Any) -> list[list[Any]]:
         return [[value((count, width)) for width in across] for count in down]
@@ -194,7 +200,7 @@ def where_faster(
         "ygap": 2,
         "texttemplate": "%{text}",
         "textfont": {"color": "#111111", "size": 12},
-        "hovertext": grid(lambda place: cells[place].text if place in cells else ""),
+        "hovertext": grid(said),
         "hoverinfo": "text",
     }
     empty = [place for place in cells if place not in found]
@@ -205,7 +211,7 @@ def where_faster(
     under.append(tables.counted([intervals.reading(factor) for factor in found.values()]))
     key = [(marks.swatch(FASTER), f"{one} is faster"), (marks.swatch(SLOWER), f"{other} is")]
     layout = {"height": 34 * len(down) + 90, "xaxis": _names(across, "width"), "yaxis": _names(down, "rows")}
-    table = tables.frame([cells[place].line for place in sorted(cells)])
+    table = tables.frame([cells[place][0] for place in sorted(cells)])
     return plotted([data], layout, title, under, table, ["rows", "width", "factor"], key), table
 
 
@@ -215,39 +221,27 @@ def _names(values: Sequence[int], title: str) -> dict[str, Any]:
     return named | {"range": [-0.5, len(values) - 0.5], "title": {"text": title}, "showgrid": False}
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """One cell of a map: the variant's row, the quickest other's, and the second's time over the first's."""
-
-    own: Row
-    best: Row | None
-    factor: intervals.Interval | None
-
-    @property
-    def line(self) -> dict[str, str]:
-        count, width = self.own.shape.split("x")
-        found, best = self.factor, self.best
-        factor = formats.MISSING if found is None else formats.told(found)
-        return {
-            "rows": count,
-            "width": width,
-            "variant": self.own.variant,
-            "time": self.own.took,
-            "quickest other": formats.MISSING if best is None else best.variant,
-            "its time": formats.MISSING if best is None else best.took,
-            "factor": factor,
-            "status": self.own.reason or self.own.status,
-        }
-
-    @property
-    def text(self) -> str:
-        line = self.line
-        rest = self.line["status"] if self.factor is None else f"{line['factor']} against {line['quickest other']}"
-        return f"{line['rows']} rows, width {line['width']}<br>{rest}"
+def _line(own: Row, best: Row | None, factor: intervals.Interval | None) -> dict[str, str]:
+    """A cell of a map as a line of its table: a variant's row, the quickest other's, the second's time over the
+    first's."""
+    count, width = own.shape.split("x")
+    return {
+        "rows": count,
+        "width": width,
+        "variant": own.variant,
+        "time": own.took,
+        "quickest other": formats.MISSING if best is None else best.variant,
+        "its time": formats.MISSING if best is None else best.took,
+        "factor": formats.MISSING if factor is None else formats.told(factor),
+        "status": own.reason or own.status,
+    }
 
 
-def _cells(rows: Sequence[Row], variants: Sequence[str]) -> dict[tuple[int, int], _Cell]:
-    """(rows, width) → what is known of the quickest of ``variants``, against the quickest of the others in ``rows``."""
+def _cells(
+    rows: Sequence[Row], variants: Sequence[str]
+) -> dict[tuple[int, int], tuple[dict[str, str], intervals.Interval | None]]:
+    """(rows, width) → the :func:`_line` of the quickest of ``variants`` against the quickest of the others in ``rows``,
+    and the factor."""
 
     def pace(row: Row) -> float:
         return math.inf if not row.timed else row.median_us
@@ -258,8 +252,7 @@ def _cells(rows: Sequence[Row], variants: Sequence[str]) -> dict[tuple[int, int]
         own = min((row for row in there if row.variant in variants), key=pace)
         peers = [row for row in there if row.variant not in variants and row.timed]
         best = min(peers, key=pace, default=None)
-        timed_both = best is not None and own.timed
-        factor = best.over(own) if best and timed_both else None
-        count, width = map(int, own.shape.split("x"))
-        cells[count, width] = _Cell(own, best, factor)
+        factor = best.over(own) if best and own.timed else None
+        count, width = map(int, shape.split("x"))
+        cells[count, width] = _line(own, best, factor), factor
     return cells

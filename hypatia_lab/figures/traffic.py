@@ -7,15 +7,13 @@ From detail lines of topic ``counters`` and of the topics that hold its kernels 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.language import GREY, FigureError
 from hypatia_lab.figures.mark_rows import Segment, bars, draw, stacked
-from hypatia_lab.figures.probe_rows import WHO, Configuration, identity, lane, nothing, process_count, read
-from hypatia_lab.figures.probes import short_kernel
+from hypatia_lab.figures.probes import WHO, Configuration, identity, lane, nothing, process_count, read, short_kernel
 from hypatia_lab.formats import absent
 
 PARTS = {"read": ("dram_read",), "written": ("l2_written", "dram_written")}
@@ -40,14 +38,19 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     cells, rows = [], []
     for config in configs:
         parts, pieces = _parts(config, kernels), []
-        for number, part in enumerate(parts):
-            said = f"{short_kernel(part.kernel)}, {part.launches}×, {part.what}: {formats.number(part.size)} MB"
-            look, strength = (config.look.colour, STRIPED[part.what]), 0.7 if number % 2 else 1.0
-            pieces.append(Segment(0, part.size, look, said, strength))
-        whole = sum((part.size for part in parts), 0.0)
+        for number, (what, line, size) in enumerate(parts):
+            said = f"{short_kernel(line['name'])}, {line['count']}×, {what}: {formats.number(size)} MB"
+            look, strength = (config.look.colour, STRIPED[what]), 0.7 if number % 2 else 1.0
+            pieces.append(Segment(0, size, look, said, strength))
+        whole = sum((size for _, _, size in parts), 0.0)
         cells.append(lane(config, fields, text=f"{formats.number(whole)} MB", segments=stacked(pieces)))
-        names = list(dict.fromkeys(part.kernel for part in parts)) or [formats.MISSING]
-        rows += [_row(config, name, [part for part in parts if part.kernel == name]) for name in names]
+        named: dict[str, dict[str, Any]] = {}
+        for what, line, size in parts:
+            named.setdefault(line["name"], {"launches": line["count"]})[what] = size
+        for name, own in (named or {formats.MISSING: {"launches": formats.MISSING}}).items():
+            sizes = {f"{what}, MB": formats.number(own.get(what)) for what in PARTS}
+            ends = {"kernel": name, "status": config.fault or "ok"}
+            rows.append(identity(config) | {"launches": own["launches"]} | sizes | ends)
     key = [(marks.swatch(GREY, pattern), what) for what, pattern in STRIPED.items()]
     under = [*common, process_count(configs), f"line: compulsory, {formats.number(compulsory[0])} MB"]
     table = tables.frame(rows)
@@ -60,32 +63,20 @@ STRIPED = {"read": "", "written": "/"}
 """What a kernel does → the pattern of its bytes."""
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What kernels of one name do in one call: ``what`` of :data:`PARTS`, how many launches, how many MB."""
+def _parts(
+    config: Configuration, kernels: Mapping[str, Mapping[tuple[str, ...], Configuration]]
+) -> list[tuple[str, dict[str, Any], float]]:
+    """What of :data:`PARTS` the kernels of one name do in one call, their line (name, count of launches), and MB.
 
-    what: str
-    kernel: str
-    launches: int
-    size: float
-
-
-def _parts(config: Configuration, kernels: Mapping[str, Mapping[tuple[str, ...], Configuration]]) -> list[_Part]:
-    """The parts of one configuration: what its kernels read, then what they write, in order of launch."""
+    First what they read, then what they write, in order of launch.
+    """
     return [
-        _Part(what, line["name"], line["count"], size)
+        (what, line, size)
         for what in PARTS
         if (own := kernels[what].get(_key(config))) is not None
         for line in own.details
         if not absent(size := _megabytes(own, line["name"]))
     ]
-
-
-def _row(config: Configuration, kernel: str, parts: Sequence[_Part]) -> dict[str, Any]:
-    sizes = {part.what: part.size for part in parts}
-    cells = {f"{what}, MB": formats.number(sizes.get(what)) for what in PARTS}
-    launches = parts[0].launches if parts else formats.MISSING
-    return identity(config) | {"launches": launches} | cells | {"kernel": kernel, "status": config.fault or "ok"}
 
 
 def _megabytes(config: Configuration, name: str) -> float:

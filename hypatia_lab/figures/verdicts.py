@@ -79,7 +79,8 @@ def over_claimed(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, An
             Style(LOOKS[row.verdict], "circle", 0),
             (triple[0], triple[1], triple[2]),
             f"{row.id}<br>{claim_tables.verdict_text(row.verdict)}",
-            _sides(row),
+            f"measured {claim_tables.quantity_text(row.measured, row.unit)}, "
+            f"claimed {claim_tables.quantity_text(row.claimed, row.unit)}",
             row.id,
         )
         for row, triple in zip(rows, triples, strict=True)
@@ -99,8 +100,3 @@ def comparable(row: Judgement) -> bool:
 def _figure(row: Judgement) -> float:
     assert isinstance(row.claimed, int | float)
     return row.claimed
-
-
-def _sides(row: Judgement) -> str:
-    measured, claimed = (claim_tables.quantity_text(value, row.unit) for value in (row.measured, row.claimed))
-    return f"measured {measured}, claimed {claimed}"

@@ -60,16 +60,17 @@ class Work:
     def __call__(self) -> str:
         """Measure; returns the state. Raises :class:`FleetError` with the reason when that fails."""
         layout = Layout(Path(self.folder))
-        _tidy()
-        asked = self._wanted(layout)
-        if asked is None:
-            return "submitted anew"
+        environment = _tidied()
+        asked = layout.asked()
+        last = layout.submission(self.number, asked) if asked else None
+        if not asked or not last or (last.round, last.attempt) != (self.round, self.attempt):
+            return "submitted anew"  # this is not the attempt any more that is to answer it
         with records.held(layout.job(self.number), LOOKED_S):
             before = layout.told(self.number, asked)
             if before and before.state in ENDED:  # killed before submitit could note that
                 return before.state
-            name, log = _place()
-            told = Told(self.round, self.attempt, "running", name=name, log=log)
+            log = str(environment.paths.stderr)
+            told = Told(self.round, self.attempt, "running", name=environment.job_id, log=log)
             layout.tell(self.number, told)
             try:
                 return self._on_its_chip(layout, asked, told)
@@ -88,12 +89,6 @@ class Work:
             with contextlib.suppress(records.RecordError):  # that the job goes on counts for more than to say so
                 layout.tell(self.number, replace(told, state="preempted"))
         return DelayedSubmission(self)
-
-    def _wanted(self, layout: Layout) -> Asked | None:
-        """What is asked, if this is still the attempt that is to answer it."""
-        asked = layout.asked()
-        last = layout.submission(self.number, asked) if asked else None
-        return asked if last and (last.round, last.attempt) == (self.round, self.attempt) else None
 
     def _environment(self) -> dict[str, str]:
         return os.environ | ({} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible})
@@ -127,7 +122,9 @@ class Work:
     def _measure(self, layout: Layout, asked: Asked, told: Told) -> Told:
         """Let the lab's run measure all that is asked, and tell at each notebook that it is there."""
         folder = layout.records / told.machine
-        _wait_until_free(folder)
+        due = time.monotonic() + LET_GO_S
+        while records.is_held(folder) and time.monotonic() < due:  # by a run that a killed attempt has left behind
+            time.sleep(0.5)
         given = {"preset": asked.preset, "device": asked.device, "machine": told.machine}
         given |= {"records": str(layout.records), "output": str(layout.notebooks(told.machine))}
         command = [*self.programs.run, *asked.notebooks, *(word for k, v in given.items() for word in (f"--{k}", v))]
@@ -162,28 +159,15 @@ def _ending(code: int, said: list[str], notebooks: tuple[str, ...] | list[str]) 
     return _short(causes[0] if causes else last.removeprefix("hypatia-lab: ")) + more
 
 
-def _place() -> tuple[str, str]:
-    """The scheduler's name of this job, and the file that holds what it prints."""
+def _tidied() -> Any:
+    """The job as submitit has it, without what a killed attempt of it was writing: submitit takes such a file for
+    another process at work."""
     import submitit
 
     environment = submitit.JobEnvironment()
-    return environment.job_id, str(environment.paths.stderr)
-
-
-def _tidy() -> None:
-    """Remove what a killed attempt of this job was writing: submitit takes such a file for another process at work."""
-    import submitit
-
-    paths = submitit.JobEnvironment().paths
-    for path in (paths.submitted_pickle, paths.result_pickle):
+    for path in (environment.paths.submitted_pickle, environment.paths.result_pickle):
         path.with_suffix(f"{path.suffix}.save_tmp").unlink(missing_ok=True)
-
-
-def _wait_until_free(folder: Path) -> None:
-    """Wait for the end of a run that an attempt which was killed has left behind."""
-    due = time.monotonic() + LET_GO_S
-    while records.is_held(folder) and time.monotonic() < due:
-        time.sleep(0.5)
+    return environment
 
 
 @contextlib.contextmanager

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from hypatia_lab import records
-from hypatia_lab.fleet import scheduler
 from hypatia_lab.fleet.job import ENDED
 from hypatia_lab.fleet.layout import Asked, FleetError, Layout, Submission, Told
 
 STATES = ("waiting", "running", "done", "twice", "failed", "preempted")
 """``twice``: another job has measured its chip, or does. ``preempted``: it had to make room, and waits to go on."""
 SILENT = "it ended without a word"
+RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
+"""States of a job in the queue that has its GPU; any other one in the queue waits."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,15 @@ def lines(layout: Layout) -> list[Line]:
     """A line a job. Raises :class:`FleetError` where there is no fleet."""
     asked = wanted(layout)
     seen = {number: _seen(layout, number, asked) for number in layout.numbers()}
-    names = {number: job.name for number, job in seen.items() if job.place == "slurm"}
-    queue = scheduler.queue() if names else {}
+    names = {number: job.name for number, job in seen.items() if job.sent and job.sent.place == "slurm"}
+    queue = slurm_queue() if names else {}
     out = [_line(layout, number, job, queue) for number, job in seen.items()]
     taken = {line.machine for line in out if line.state != "twice"}
     # Its chip was begun by another job, which was put back into the queue and then got a different chip.
     left = {"state": "waiting", "reason": "whoever was measuring this chip has left it", "idle": True}
     out = [replace(line, **left) if line.state == "twice" and line.machine not in taken else line for line in out]
     silent = {line.number: names[line.number] for line in out if line.reason == SILENT and names.get(line.number)}
-    ended = scheduler.accounts(silent.values())
+    ended = slurm_accounts(silent.values())
     said = {number: f"{SILENT}; Slurm says {ended[name]}" for number, name in silent.items() if name in ended}
     return [replace(line, reason=said.get(line.number, line.reason)) for line in out]
 
@@ -63,10 +66,6 @@ class _Seen:
     sent: Submission | None
     told: Told | None
     held: bool
-
-    @property
-    def place(self) -> str:
-        return self.sent.place if self.sent else ""
 
     @property
     def name(self) -> str:
@@ -99,11 +98,11 @@ def _state(layout: Layout, job: _Seen, queue: dict[str, str] | None) -> tuple[st
     if job.held:
         return (told.state if told else "running"), "", False
     begun = "preempted" if told else "waiting"
-    if job.place == "slurm" and queue and name in queue and queue[name] not in scheduler.RUNNING:
+    if job.sent.place == "slurm" and queue and name in queue and queue[name] not in RUNNING:
         return begun, "", False  # a job that Slurm itself puts back is told to end first, and may say that it failed
     if told and told.state == "failed":
         return "failed", told.reason, True
-    if job.place == "box":
+    if job.sent.place == "box":
         if told and told.state == "running":
             return "failed", SILENT, True
         # It is about to start, or between two attempts, for as long as somebody sees to it.
@@ -114,3 +113,32 @@ def _state(layout: Layout, job: _Seen, queue: dict[str, str] | None) -> tuple[st
     if name in queue:
         return "running", "", False
     return ("failed", SILENT, True) if name else ("waiting", "not known to be submitted", True)
+
+
+# ---------------------------------------------------------------- what Slurm says
+
+
+def slurm_queue() -> dict[str, str] | None:
+    """Name, such as ``1234_0`` → state of each own job in Slurm's queue; None where Slurm does not answer."""
+    told = _asked("squeue", "--me", "--noheader", "--array", "--format=%i|%T")
+    return None if told is None else _pairs(told)
+
+
+def slurm_accounts(names: Collection[str]) -> dict[str, str]:
+    """Name → state of jobs that have ended, such as OUT_OF_MEMORY; empty where Slurm keeps no accounts."""
+    if not names:
+        return {}
+    told = _asked("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State", f"-j{','.join(names)}")
+    return {name: state.split()[0] for name, state in _pairs(told or "").items() if state}
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(line.strip().split("|", 1) for line in text.splitlines() if "|" in line)
+
+
+def _asked(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -71,7 +71,7 @@ def tabs(data: Evidence, machines: Container[str] | None = None, *, quiet: bool 
     own = {name: f"({name})" + f" {older.MARK}" * (name in data.older) for name in names}
     if get_ipython() is None:  # outside of a notebook all that is displayed is text, one machine after the other
         for name in wanted:
-            _mark("", f"{titles[name]} {own[name]}")
+            tables.display("", f"{titles[name]} {own[name]}")
             yield name
         return
     shown: dict[str, list[Any]] = dict.fromkeys(names, [])
@@ -81,25 +81,17 @@ def tabs(data: Evidence, machines: Container[str] | None = None, *, quiet: bool 
         shown[name] = caught.outputs
     if not any(shown.values()):
         return
-    _mark(bar(titles), f"Machines: {', '.join(f'{what} ({name})' for name, what in titles.items())}")
+    tables.display(bar(titles), f"Machines: {', '.join(f'{what} ({name})' for name, what in titles.items())}")
     for name, what in titles.items():
         nothing = "" if shown[name] or quiet else f"There is nothing to show here for {what}."
-        told = f"<strong>{_text(what)}</strong> {_text(own[name])}"
-        begin = f'<p class="lab-panel" data-machine="{_text(name)}">{told}</p>'
-        _mark(f"{begin}<p>{_text(nothing)}</p>" if nothing else begin, f"{what} {own[name]}: {nothing}".rstrip(": "))
+        told = f"<strong>{html.escape(what)}</strong> {html.escape(own[name])}"
+        begin = f'<p class="lab-panel" data-machine="{html.escape(name)}">{told}</p>'
+        tables.display(
+            f"{begin}<p>{html.escape(nothing)}</p>" if nothing else begin, f"{what} {own[name]}: {nothing}".rstrip(": ")
+        )
         for output in shown[name]:
             output.display()
-    _mark('<div class="lab-panels-end"></div>', "")
-
-
-def _mark(form: str, text: str) -> None:
-    from IPython.display import display
-
-    display({"text/html": form, "text/plain": text}, raw=True)
-
-
-def _text(text: str) -> str:
-    return html.escape(text, quote=True)
+    tables.display('<div class="lab-panels-end"></div>', "")
 
 
 HIDDEN = "display:block;height:0;min-height:0;margin:0;padding:0;border:0;overflow:hidden;visibility:hidden"
@@ -111,11 +103,11 @@ def bar(titles: dict[str, str]) -> str:
 
     ``titles`` maps each machine to what it is called, in the order of their marks.
     """
-    ends = [f'.lab-panel[data-machine="{_text(name)}"]' for name in titles] + [".lab-panels-end"]
+    ends = [f'.lab-panel[data-machine="{html.escape(name)}"]' for name in titles] + [".lab-panels-end"]
     # Browsers read a rule from its end. Without the second part each element of the page, every word of code too, is
     # asked whether one beside it holds a mark: a page then takes seconds to open.
     rules = [
-        f':is(.cell_output,.jp-OutputArea):has(.lab-tabs [value="{_text(name)}"]:not(:checked))'
+        f':is(.cell_output,.jp-OutputArea):has(.lab-tabs [value="{html.escape(name)}"]:not(:checked))'
         f">:is(.cell_output>*,.jp-OutputArea>*):is(:has({begin}),:has({begin})~*):not(:has({end}),:has({end})~*)"
         f"{{{HIDDEN.replace(';', '!important;')}!important}}"
         for name, begin, end in zip(titles, ends, ends[1:], strict=False)
@@ -128,8 +120,8 @@ def bar(titles: dict[str, str]) -> str:
         "@media print{.lab-tabs{display:none}}",
     ]
     labels = [
-        f'<label><input type="radio" name="machine" value="{_text(name)}"{" checked" * (not place)}> '
-        f"{_text(what)}</label>"
+        f'<label><input type="radio" name="machine" value="{html.escape(name)}"{" checked" * (not place)}> '
+        f"{html.escape(what)}</label>"
         for place, (name, what) in enumerate(titles.items())
     ]
     # A form of its own keeps the choices of two bars apart, in two open notebooks too; Enter must not send it anywhere.

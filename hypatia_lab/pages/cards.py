@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from hypatia_lab import tables
 from hypatia_lab.claims import ANY, Judgement
 from hypatia_lab.pages import by_machine
 from hypatia_lab.pages.evidence import Evidence
@@ -39,8 +40,6 @@ def cards(rows: Sequence[Judgement]) -> str:
 
 def show(data: Evidence, *ids: str, machines: Sequence[str] | None = None) -> None:
     """Display a card for each of ``ids``, claims or parts of claims, by machine; none for what it cannot test."""
-    from IPython.display import display
-
     for name in by_machine.tabs(data, machines):
         if rows := [row for row in judged(data, name, ids) if row.verdict != "not_testable"]:
             told = [
@@ -48,4 +47,4 @@ def show(data: Evidence, *ids: str, machines: Sequence[str] | None = None) -> No
                 f"measured {claim_tables.judged(row)}. {row.reason}"
                 for row in rows
             ]
-            display({"text/html": cards(rows), "text/plain": "\n".join(told)}, raw=True)
+            tables.display(cards(rows), "\n".join(told))

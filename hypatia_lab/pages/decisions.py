@@ -9,12 +9,13 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, results, tables, variants
 from hypatia_lab.experiments import units
-from hypatia_lab.figures.axes import ratio_axis
 from hypatia_lab.figures.ceilings import Point
+from hypatia_lab.figures.comparisons import speeds
 from hypatia_lab.figures.drawn_rows import ordered
 from hypatia_lab.figures.language import BLUE, PRECISIONS, SHAPES, Style
 from hypatia_lab.figures.mark_rows import Block, Cell, draw
 from hypatia_lab.formats import absent
+from hypatia_lab.pages.beside import error
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.numbers import ratio
 from hypatia_lab.pages.readings import quickest
@@ -122,28 +123,21 @@ def contests(data: Evidence, machine: str, experiments: Sequence[str] = CONTESTS
     return list(found.values())
 
 
-def errors(data: Evidence, row: Row) -> float:
-    """The error of ``row`` over eager's at its workload; NaN where eager's is not known."""
-    eager = data.select(machine=row.machine, experiment=row.experiment, workload=row.workload, variant="eager")
-    return row.error / next((one.error for one in eager if one.error), float("nan"))
-
-
 def standing(data: Evidence, machine: str) -> list[dict[str, str]]:
     """How often the quickest own kernel is ahead of its best peer: a line a kind of contest.
 
     Products of split numbers, which are another arithmetic than their peer's, and shapes that nobody tuned for apart.
     """
     tuned = contests(data, machine)
-    drawn = [rows for rows in (contests(data, machine, [name]) for name in UNTUNED) if rows][:1]
+    drawn = next(filter(None, (contests(data, machine, [name]) for name in UNTUNED)), [])
     kinds = {
-        "tuned, same arithmetic": [row for row in tuned if not splits(row)],
-        "tuned, split products": [row for row in tuned if splits(row)],
-        "random, same arithmetic": [row for own in drawn for row in own if not splits(row)],
-        "random, split products": [row for own in drawn for row in own if splits(row)],
+        f"{shapes}, {arithmetic}": [row for row in rows if splits(row) == split]
+        for shapes, rows in {"tuned": tuned, "random": drawn}.items()
+        for arithmetic, split in {"same arithmetic": False, "split products": True}.items()
     }
     lines = []
     for kind, rows in kinds.items():
-        times = sorted(one for one in (errors(data, row) for row in rows) if not absent(one))
+        times = sorted(one for one in (error(data, row, variant="eager") for row in rows) if not absent(one))
         off = [statistics.median(times), times[-1]] if times else [float("nan")] * 2
         middle, most = (f"{formats.number(value)}×".replace(f"{formats.MISSING}×", formats.MISSING) for value in off)
         words = [row.reading for row in rows]
@@ -187,14 +181,13 @@ def opponents(data: Evidence, rows: Sequence[Row]) -> Any:
         look, text = Style(BLUE, SHAPES["own"][0], 0), f"{formats.told(row.speed)}, {row.reading}"
         cell = Cell(name, "", look, row.speed.triple, said, text, row.variant)
         blocks.setdefault(row.operation, []).append(cell)
-    more: dict[str, Any] = {"axis": ratio_axis(rows, "speed against best peer, ×"), "lines": [(1.0, "solid")]}
     counts = tables.counted([row.reading for row in rows])
     under = [rows[0].machine, f"{rows[0].clock} clock", "grey: equal within ±2%", counts]
     title = f"The quickest own kernel against its best peer, {formats.direction(rows[0].direction)}"
-    parts = [Block(operation, own, band=True, **more) for operation, own in blocks.items()]
+    parts = [Block(operation, own, **speeds(rows, "best peer")) for operation, own in blocks.items()]
     table = tables.results_table(rows)
     table.insert(4, "best peer", [row.baseline for row in rows])
-    table["error over eager's"] = [f"{formats.number(errors(data, row))}×" for row in rows]
+    table["error over eager's"] = [f"{formats.number(error(data, row, variant='eager'))}×" for row in rows]
     return draw(parts, title, under, table, ["workload", "variant", "best peer", "ratio"]), table
 
 

@@ -1,4 +1,4 @@
-"""What a notebook calls: validate its parameters, measure when asked, read the records, verify the code."""
+"""What a notebook calls: validate its parameters, measure when asked, read the records, say which of them are older."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import records, results
-from hypatia_lab.claims import Judgement
+from hypatia_lab import claims, formats, machine, older, records, results, variants
+from hypatia_lab.claims import UNJUDGED, Judgement
 from hypatia_lab.messages import unknown
-from hypatia_lab.pages import aged
 from hypatia_lab.results import Measured, Row, visits
 
 MODES = ("recorded", "measure")
@@ -48,14 +47,8 @@ class Parameters:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        from hypatia_lab.machine import DEVICES
-
-        for name, value, known in (
-            ("mode", self.mode, MODES),
-            ("preset", self.preset, PRESETS),
-            ("device", self.device, DEVICES),
-        ):
-            if value not in known:
+        for name, known in {"mode": MODES, "preset": PRESETS, "device": machine.DEVICES}.items():
+            if (value := getattr(self, name)) not in known:
                 raise ParameterError(unknown(name, value, known))
         if not isinstance(self.machine, str) or not isinstance(self.shapes, str) or not isinstance(self.records, str):
             raise ParameterError("machine, shapes and records are texts")
@@ -96,6 +89,49 @@ class Parameters:
         return Path(self.records).resolve() if self.records else records.COMMITTED
 
 
+NAMELESS = "are from before records said which version of the timing and checking code made them"
+EARLIER = "were made by older timing or checking code than today's"
+CHANGED = "ran kernels whose source has changed since"
+
+
+@functools.lru_cache(maxsize=256)  # as many as :mod:`hypatia_lab.records` keeps
+def age(record: records.Record) -> str:
+    """How ``record``, or a part of it, is older than the lab: one of the words above; empty where it is not.
+
+    Of what the lab no longer has, and of a reader's file, no sources are known.
+    """
+    if None in older.told(record):
+        return NAMELESS
+    if any(map(older.behind, older.told(record))):
+        return EARLIER
+    variants.load()
+    ran = {(cell["operation"], cell["variant"], cell.get("sources", "")) for cell in record.cells}
+    return CHANGED if any(_sources(*one) not in ("", told) for *one, told in ran) else ""
+
+
+@functools.cache
+def _sources(operation: str, variant: str) -> str:
+    """The digest of what a variant of the lab's runs; empty of another."""
+    from hypatia_lab.bench import sources
+
+    try:
+        return sources.digest(variants.find(operation, variant))
+    except KeyError:
+        return ""
+
+
+def age_told(found: Sequence[tuple[str, str]]) -> str:
+    """Whose records on a page are older, and how; empty where none is.
+
+    ``found`` has of each record its machine, and what :func:`age` says.
+    """
+    told = []
+    for word in (NAMELESS, EARLIER, CHANGED):
+        if machines := dict.fromkeys(f"`{machine}`" for machine, said in found if said == word):
+            told.append(f"records of {formats.listing([*machines])} {word}")
+    return f"{older.MARK} Some {'; some '.join(told)}." if told else ""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """The records behind a page, their tidy rows as the book tells them (:func:`visits.told`), and details.
@@ -132,7 +168,6 @@ class Evidence:
 
         One of which nothing that the page is about is recorded stands on other pages, and in the ledger.
         """
-        from hypatia_lab.claims import UNJUDGED
         from hypatia_lab.experiments import EXPERIMENTS
 
         own = set(self.experiments or EXPERIMENTS) - {"ceilings"}
@@ -180,15 +215,11 @@ class Evidence:
     @functools.cached_property
     def stated(self) -> list[Judgement]:
         """What these records make of every claim of the ledger as a whole, one judgement a claim and machine."""
-        from hypatia_lab import claims
-
         return claims.statements(claims.judge([*self.measured.values()]))
 
     @property
     def documents(self) -> list[Judgement]:
         """Those of :attr:`stated` that are on the documents' claims, without the lab's own findings and goals."""
-        from hypatia_lab import claims
-
         return [row for row in self.stated if row.document != claims.LAB]
 
     @functools.cached_property
@@ -199,9 +230,9 @@ class Evidence:
 
     @functools.cached_property
     def _aged(self) -> list[tuple[str, str]]:
-        """Machine and what :func:`aged.how` says, of each record that the page is about."""
+        """Machine and what :func:`age` says, of each record that the page is about."""
         own = (record for record in self.records if not self.experiments or record.experiment in self.experiments)
-        return [(record.machine, aged.how(record)) for record in own]
+        return [(record.machine, age(record)) for record in own]
 
     @property
     def older(self) -> set[str]:
@@ -212,7 +243,7 @@ class Evidence:
         """Itself, once its page has said what of it is older than the lab, if anything is."""
         # In a notebook it is there already; judge does without.
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
-        if shell() is not None and (said := aged.sentence(self._aged)):
+        if shell() is not None and (said := age_told(self._aged)):
             from IPython.display import Markdown, display
 
             display(Markdown(said))
@@ -227,10 +258,8 @@ def _selected(rows: list[Any], wanted: dict[str, Any], getter: Callable[[str], C
     found = list(rows)
     for key, value in wanted.items():  # key by key: a page asks a thousand times, and most rows fall at the first
         of = getter(key)
-        if isinstance(value, (tuple, list)):
-            found = [row for row in found if of(row) in value]
-        else:
-            found = [row for row in found if of(row) == value]
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        found = [row for row in found if of(row) in values]
     return found
 
 
@@ -246,7 +275,6 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), beside: Se
     if parameters.mode == "recorded":
         found = records.load(records.COMMITTED, machines=parameters.machines)
     else:
-        from hypatia_lab import machine
         from hypatia_lab.bench import composer
 
         device, asked = machine.choose_device(parameters.device), parameters.parsed_shapes()

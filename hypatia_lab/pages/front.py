@@ -13,8 +13,8 @@ from hypatia_lab.formats import MISSING
 from hypatia_lab.pages import cards, readings
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.numbers import Number, ratio, time
-from hypatia_lab.tables import Html, frame, html_column
 from hypatia_lab.tables import claims as claim_tables
+from hypatia_lab.tables import display, frame, html_column
 
 Lane = tuple[str, Number, bool]
 """A bar's label, its number, and whether it is drawn strong."""
@@ -86,8 +86,6 @@ LEADS = (
 
 def show(data: Evidence, machine: str) -> None:
     """Display the leads that have a picture on ``machine`` in a notebook, picture beside finding."""
-    from IPython.display import display
-
     form, text = [], []
     for lead in LEADS:
         if (picture := lead.draw(data, machine)) is None:
@@ -101,7 +99,7 @@ def show(data: Evidence, machine: str) -> None:
             text.append(f"{row.claim} {claim_tables.word(row)}: {figures}\n{picture.title}. {picture.description}")
     if form:
         leads = f'<div class="lab-leads">{"".join(form)}</div>'
-        display({"text/html": leads, "text/plain": "\n".join(text)}, raw=True)
+        display(leads, "\n".join(text))
 
 
 class Document(NamedTuple):
@@ -143,6 +141,6 @@ def documents(data: Evidence, machine: str) -> Any:
     return table
 
 
-def _source(seed: str, one: Document) -> Html:
+def _source(seed: str, one: Document) -> str:
     link = f'<a href="https://github.com/{one.repository}">{one.repository}</a>'
-    return Html(f"{seed}: {html.escape(one.about)} ({link}, {one.date})")
+    return f"{seed}: {html.escape(one.about)} ({link}, {one.date})"

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from hypatia_lab.drawings.graph import Node, Panel
 
 FUSING = ("linear_relu", "mlp")
-"""The goals whose rules the drawing of the rounds shows: those that may fire on its 16-bit numbers and lead on."""
+"""The goals whose rules the drawing of the rounds shows: those that may fire on its 16-bit numbers and lead on. Calls
+of that name are what they fuse to."""
 
 
 def _seeds_module() -> Any:
     """Three pairs of Linear and ReLU, as in S004's scenario, with the sizes of its test (784-256-256-10)."""
-    import torch
-
     sizes = (784, 256, 256, 10)
     layers = [torch.nn.Linear(inner, outer, device="meta") for inner, outer in zip(sizes, sizes[1:], strict=False)]
     pairs = [part for layer in layers for part in (layer, torch.nn.ReLU())]
@@ -24,22 +25,19 @@ def _seeds_module() -> Any:
 
 
 def _captured(module: Any, x: Any) -> Any:
-    import torch
-
     return torch.export.export(module, (x,)).module()
 
 
 def _drawn(graph: Any, caption: str) -> Panel:
     """A graph's nodes that call something, from top to bottom, placeholders first; parameters left out."""
-    nodes = [n for n in graph.nodes if n.op == "placeholder" or (n.op == "call_function")]
+    nodes = [n for n in graph.nodes if n.op in ("placeholder", "call_function")]
     number = {node: position for position, node in enumerate(nodes)}
 
     def label(node: Any) -> str:
         return "x" if node.op == "placeholder" else node.target.__name__.split(".")[0]
 
-    fused = ("linear_relu", "mlp")
     ways = [
-        (Node(label(n), tuple(number[m] for m in n.all_input_nodes if m in number), chosen=label(n) in fused),)
+        (Node(label(n), tuple(number[m] for m in n.all_input_nodes if m in number), chosen=label(n) in FUSING),)
         for n in nodes
     ]
     return Panel(caption, tuple(ways))
@@ -47,8 +45,6 @@ def _drawn(graph: Any, caption: str) -> Panel:
 
 def scenario() -> tuple[list[Panel], str]:
     """S004's three pairs before and after, and what is to be seen in words."""
-    import torch
-
     from hypatia_lab.egraph import Costs, rewrite_graph
 
     captured = _captured(_seeds_module(), torch.zeros(64, 784))
@@ -61,8 +57,6 @@ def scenario() -> tuple[list[Panel], str]:
 
 def rounds(width: int = 64, rows: int = 65536) -> tuple[list[Panel], str]:
     """The e-graph of three equal layers in bfloat16 after every round of rewriting, and what was chosen in the end."""
-    import torch
-
     from hypatia_lab.egraph import Costs
     from hypatia_lab.egraph.cost import weights
     from hypatia_lab.egraph.extract import extract
@@ -83,7 +77,7 @@ def rounds(width: int = 64, rows: int = 65536) -> tuple[list[Panel], str]:
         names = [node.name for node in terms.nodes if node.operator not in ("Param", "Opaque")]
         box = {egraph.class_of[name]: position for position, name in enumerate(names)}
         boxes, fresh = [], []
-        for own, name in sorted(((own, name) for own, name in zip(box, names, strict=True)), key=lambda p: box[p[0]]):
+        for own, name in zip(box, names, strict=True):
             # In the order in which they were found, so that a way keeps its place from panel to panel.
             order = known.setdefault(name, [])
             ways = {way.operator: way for way in egraph.classes[own]}

@@ -83,7 +83,7 @@ def climbs(data: Evidence, machine: str, dtype: str) -> dict[str, list[Rung]]:
     found: dict[str, list[Rung]] = {}
     for shape in dict.fromkeys(row.shape for row in reversed(rows)):
         own = {row.variant: row for row in rows if row.shape == shape}
-        library, path = fastest(list(own.values()), LIBRARY), [own[name] for name in steps() if name in own]
+        library, path = fastest(own.values(), LIBRARY), [own[name] for name in steps() if name in own]
         if library is None or len(path) < 2:
             continue
         climb = [Rung(row, before, library) for row, before in zip(path, [None, *path], strict=False)]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import itertools
+import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from hypatia_lab import formats, intervals, records, results, tables
@@ -14,7 +18,6 @@ from hypatia_lab.messages import FEW, unknown
 from hypatia_lab.pages.evidence import Evidence, ParameterError, Parameters
 from hypatia_lab.results import Row, visits
 from hypatia_lab.strangers import kernel_text
-from hypatia_lab.tables.told import Told
 from hypatia_lab.variants import baseline, find, load, restored, variant
 from hypatia_lab.workloads import Workload, WorkloadError, parse_shape
 
@@ -29,6 +32,61 @@ HERE = (
 
 class LiveError(ParameterError):
     """What cannot be told, or not be run here: the message says what there is, or what to do instead."""
+
+
+BLOCK = ("machine", "clock", "experiment")
+"""What lines have in common that stand beneath each other in a terminal."""
+WIDTH = 76
+"""Columns of a sentence. Not the terminal's: a stored notebook has the same text everywhere."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A ``title``, a table of ``lines``, which map a column to its text, and a ``note``.
+
+    In a terminal the lines of a block (:data:`BLOCK`) stand beneath its name, and what column ``remark`` says of a
+    ``variant`` beneath them. A column in which nothing stands is left out.
+    """
+
+    title: str
+    lines: tuple[Mapping[str, str], ...]
+    note: str = ""
+
+    @property
+    def _columns(self) -> list[str]:
+        return [*dict.fromkeys(name for line in self.lines for name in line if line[name])]
+
+    def __repr__(self) -> str:
+        told = [self.title]
+        for block, own in itertools.groupby(self.lines, lambda line: [line.get(name, "") for name in BLOCK]):
+            rows = list(own)
+            shown = [name for name in self._columns if name not in (*BLOCK, "remark")]
+            frame = tables.frame([{name: row.get(name, "") for name in shown} for row in rows])
+            told += ["", *filter(None, [", ".join(filter(None, block))]), frame.to_string(index=False)]
+            told += [_wrapped(f"{row['variant']}: {row['remark']}", 4) for row in rows if row.get("remark")]
+        return "\n".join([*told, *(["", _wrapped(self.note)] if self.note else [])])
+
+    def _repr_html_(self) -> str:
+        experiments = dict.fromkeys(line["experiment"] for line in self.lines if line.get("experiment"))
+        found = f"Recorded by {', '.join(experiments)}." if experiments else ""
+        said = " ".join(filter(None, (found, self.note)))
+        note = f"<p>{html.escape(said)}</p>" if said else ""
+        if not self.lines:
+            return f"<p>{html.escape(self.title)}</p>{note}"
+        # A page is narrow: the machine and its clock are one column, and the experiment stands below.
+        shown = [name for name in self._columns if name not in BLOCK]
+        where = [", ".join(filter(None, (line.get("machine"), line.get("clock")))) for line in self.lines]
+        frame = tables.frame(
+            [
+                ({"machine": place} if any(where) else {}) | {name: line.get(name, "") for name in shown}
+                for place, line in zip(where, self.lines, strict=True)
+            ]
+        )
+        return tables.html(frame, caption=self.title, stacked=True) + note
+
+
+def _wrapped(text: str, hang: int = 0) -> str:
+    return "\n".join(textwrap.wrap(text, WIDTH, initial_indent=" " * (hang // 2), subsequent_indent=" " * hang))
 
 
 def time(
@@ -88,10 +146,6 @@ def _evidence(found: tuple[records.Record, ...]) -> Evidence:
     return Evidence([*found], visits.told(results.rows(found), found))
 
 
-CALLED = {"shape": "size"}
-"""Column of a row → what a reader calls it."""
-
-
 def _recorded(data: Evidence, wanted: dict[str, str | tuple[str, ...]]) -> list[Row]:
     """Rows whose columns are as ``wanted``, by each machine's leading clock. Raises :class:`LiveError`."""
     rows = [row for row in data.rows if row.clock == data.primary(row.machine)]
@@ -101,8 +155,9 @@ def _recorded(data: Evidence, wanted: dict[str, str | tuple[str, ...]]) -> list[
         for one in values:
             if one not in known:
                 of = "" if column == "operation" else str(wanted["operation"])
+                called = "size" if column == "shape" else column
                 more = f" and {len(known) - FEW} more" if len(known) > FEW else ""
-                raise LiveError(f"Not recorded: {unknown(CALLED.get(column, column), one, known[:FEW], of)}{more}")
+                raise LiveError(f"Not recorded: {unknown(called, one, known[:FEW], of)}{more}")
         rows = [row for row in rows if getattr(row, column) in values]
     there, where = {row.variant for row in rows}, f"{wanted['operation']} {wanted['shape']}"
     for name in wanted["variant"]:

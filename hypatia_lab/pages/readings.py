@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals, records, variants
-from hypatia_lab.figures import probe_rows
+from hypatia_lab import formats, records, results, variants
 from hypatia_lab.figures.drawn_rows import contenders
-from hypatia_lab.figures.probe_rows import Configuration
+from hypatia_lab.figures.probes import Configuration, read
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.results import Row
@@ -54,7 +53,7 @@ def quickest(rows: Iterable[Row]) -> Row | None:
     return min((row for row in rows if row.timed), key=lambda row: row.median_us, default=None)
 
 
-def fastest(rows: Sequence[Row], variants: Sequence[str]) -> Row | None:
+def fastest(rows: Iterable[Row], variants: Sequence[str]) -> Row | None:
     """The row of the quickest of ``variants``; None when none of them was timed."""
     return quickest(row for row in rows if row.variant in variants)
 
@@ -62,18 +61,13 @@ def fastest(rows: Sequence[Row], variants: Sequence[str]) -> Row | None:
 def probed(data: Evidence, machine: str, topic: str, **wanted: Any) -> list[Configuration]:
     """The ways that probes of ``topic`` saw on ``machine``, smallest workload first."""
     lines = data.details(machine=machine, topic=topic, **wanted)
-    return probe_rows.read(lines, "findings", topic)[0] if lines else []
-
-
-def quotients(above: Sequence[float | None], below: Sequence[float | None]) -> list[float]:
-    """A quotient within each process that has both."""
-    return [a / b for a, b in zip(above, below, strict=False) if a and b]
+    return read(lines, "findings", topic)[0] if lines else []
 
 
 def quotient(above: Sequence[float | None], below: Sequence[float | None]) -> Interval | None:
     """Geometric mean of a quotient within each process; None when no process has both."""
-    values = quotients(above, below)
-    return intervals.geometric(values) if values else None
+    found = results.quotient(above, below)
+    return found if found.n else None
 
 
 def behind(data: Evidence, machine: str, *experiments: str) -> list[records.Record]:

@@ -75,7 +75,7 @@ class Report:
         """A table of the drafts, if there are any: id, where the figure stands, figure and kind."""
         lines = []
         for draft in self.ledger.drafts:
-            figure = claim_tables.claimed_text(_ends(draft.claimed), draft.unit)
+            figure = claim_tables.claimed_text(draft.claimed, draft.unit)
             lines.append({"id": draft.id, "where": draft.section, "figure": figure, "kind": draft.kind or MISSING})
         return _table(lines)
 
@@ -87,13 +87,6 @@ def _table(lines: list[dict[str, str]]) -> list[Any]:
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _ends(claimed: tuple[float, float] | None) -> Any:
-    """What a claim says as verdicts have it: one number, or [low, high]."""
-    if claimed is None:
-        return None
-    return claimed[0] if claimed[0] == claimed[1] else list(claimed)
 
 
 def read(folder: Path) -> Report:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hypatia_lab import records
-from hypatia_lab.figures.probe_rows import Configuration
+from hypatia_lab import records, tables
+from hypatia_lab.figures.probes import Configuration
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
@@ -59,10 +59,8 @@ def in_float64(data: Evidence, machine: str) -> list[Row]:
 
 def show_traces(machine: str, *roots: Path) -> None:
     """Display links to the Chrome traces of ``machine``, committed or in a folder of records of this machine's own."""
-    from IPython.display import display
-
     folders = [records.COMMITTED, *roots]
     names = sorted({path.name for root in folders for path in (root / machine / "traces").glob("diffraction-*.gz")})
     items = [f'<li><a href="../records/{machine}/traces/{name}" download>{name}</a></li>' for name in names]
     if items:
-        display({"text/html": f"<ul>{''.join(items)}</ul>", "text/plain": "\n".join(names)}, raw=True)
+        tables.display(f"<ul>{''.join(items)}</ul>", "\n".join(names))

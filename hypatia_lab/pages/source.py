@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from hypatia_lab import tables
 from hypatia_lab.messages import unknown
 
 HOME = Path(__file__).resolve().parents[1]
@@ -179,8 +180,6 @@ def show(path: str, name: str) -> None:
 
     A long one is folded, and its :func:`excerpt` stands open above it. Raises :class:`SourceError` as :func:`region`.
     """
-    from IPython.display import display
-
     lines = region(path, name)
     title = f"hypatia_lab/{path}, {len(lines)} lines"
     whole, said = _highlighted(lines, path), html.escape(title)
@@ -190,7 +189,7 @@ def show(path: str, name: str) -> None:
         above = _highlighted(excerpt(path, name), path)
         shown = f"{above}\n<details><summary>The whole of it: {said}</summary>\n{whole}</details>"
     page = f'<figure class="lab-source">\n{shown}</figure>'
-    display({"text/html": page, "text/plain": "\n".join([title, "", *lines])}, raw=True)
+    tables.display(page, "\n".join([title, "", *lines]))
 
 
 def _highlighted(lines: list[str], path: str) -> str:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypatia_lab import claims, formats, variants
-from hypatia_lab.figures.probe_rows import Configuration
+from hypatia_lab.figures.probes import Configuration
 from hypatia_lab.formats import absent
+from hypatia_lab.operations.linear_relu.layout import Handling
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.readings import COUNTS, kernels, probed
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
-
-if TYPE_CHECKING:
-    from hypatia_lab.operations.linear_relu.layout import Handling
 
 COUNTED = "traffic"
 """Where the chapter's counters come from: the authors' programs count eager's bytes, too, and it would stand twice."""

@@ -66,7 +66,7 @@ def own(forms: dict[str, Row]) -> Row | None:
 
 def quickest(forms: dict[str, Row], names: Sequence[str] = FORMS) -> Row | None:
     """The quickest of the forms called ``names``, PyTorch's, at one shape."""
-    return readings.fastest([*forms.values()], names)
+    return readings.fastest(forms.values(), names)
 
 
 def word(found: Interval) -> str:
@@ -228,27 +228,16 @@ def dispatched(data: Evidence, machine: str) -> list[dict[str, str]]:
     """A line a family: the dispatcher's choice against PyTorch's quickest form in the default layout, at each shape."""
     lines = []
     for family, shapes in families(data, machine).items():
-        if rows := _choices(shapes):
+        pairs = [(forms.get("dispatched"), quickest(forms, DEFAULT_LAYOUT)) for forms in shapes.values()]
+        if rows := [choice.against(best) for choice, best in pairs if choice and best]:
             words = Counter(word(row.speed) for row in rows)
             worst = min(rows, key=lambda row: row.ratio)
             lines.append(
                 {
                     "family": family,
-                    LATE: f"{sum(map(_late, rows))} of {len(rows)}",
+                    LATE: f"{sum(row.speed.below(1 - WORSE) for row in rows)} of {len(rows)}",
                     **{said: str(words[said]) for said in (AHEAD, LEVEL, BEHIND, intervals.TOO_NOISY)},
                     "slowest": f"{worst.at}: {formats.told(worst.speed.inverse())} the time of {BEST} form",
                 }
             )
     return lines
-
-
-def _late(row: Row) -> bool:
-    return row.speed.below(1 - WORSE)
-
-
-def _choices(shapes: Shapes) -> list[Row]:
-    return [
-        forms["dispatched"].against(best)
-        for forms in shapes.values()
-        if "dispatched" in forms and (best := quickest(forms, DEFAULT_LAYOUT)) is not None
-    ]

@@ -179,7 +179,7 @@ class Row:
         Where no process timed both, since one was added to its experiment later, it follows from what each of them
         takes beside the baseline of both. NaN when there is none.
         """
-        found = _quotient(self.medians_us, quick.medians_us)
+        found = quotient(self.medians_us, quick.medians_us)
         if not found.n and self._beside == quick._beside:
             found = intervals.quotient(quick.speed, self.speed)
         if self.model and found.n:
@@ -331,9 +331,9 @@ def across(medians: Sequence[float | None]) -> Interval:
     return intervals.geometric(values) if values else intervals.NOTHING
 
 
-def _quotient(slow: Sequence[float | None], quick: Sequence[float | None]) -> Interval:
-    values = [a / b for a, b in zip(slow, quick, strict=False) if a and b]
-    return intervals.geometric(values) if values else intervals.NOTHING
+def quotient(slow: Sequence[float | None], quick: Sequence[float | None]) -> Interval:
+    """Geometric mean of a quotient within each process that has both; NaN where none has."""
+    return across([a / b for a, b in zip(slow, quick, strict=False) if a and b])
 
 
 def _believed(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> dict[str, Any]:
@@ -458,7 +458,7 @@ def _row(
 ) -> Row:
     base = index.get(cell_key(cell | {"variant": cell["baseline"]}))
     medians, against = (one["medians_us"] if one and one["status"] == "ok" else [] for one in (cell, base))
-    found = _quotient(against, medians)
+    found = quotient(against, medians)
     figures: dict[str, Any] = {
         name: math.nan if cell.get(name) is None else cell[name] for name in ("error", "max_error", "peak")
     }

@@ -9,7 +9,6 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, results
 from hypatia_lab.formats import MISSING, absent, number, scaled
-from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
 
@@ -34,12 +33,8 @@ def counted(words: Sequence[str]) -> str:
 
 def rate_text(row: Row, work: str = "flops", unit: str = "FLOP/s") -> str:
     """The rate of a row as text; none where its time is no figure."""
-    untold = row.timed and _untold(row.time)
+    untold = row.timed and row.time.width > intervals.UNTOLD
     return formats.UNTOLD if untold else scaled(row.rate(work).value, unit)
-
-
-def _untold(found: Interval) -> bool:
-    return found.width > intervals.UNTOLD
 
 
 def frame(data: Sequence[dict[str, Any]]) -> Any:
@@ -90,7 +85,7 @@ def results_table(rows: Sequence[Row]) -> Any:
                 "time": formats.told(time, "µs"),
                 "ratio": formats.told(row.speed),
                 "n": str(row.n or time.n or MISSING),
-                "of limit": MISSING if absent(share) or _untold(time) else f"{number(100 * share)}%",
+                "of limit": MISSING if absent(share) or time.width > intervals.UNTOLD else f"{number(100 * share)}%",
                 "error": number(row.error),
                 "status": _remark(row),
             }
@@ -278,6 +273,11 @@ def show(frame: Any, **how: Any) -> None:
 
     ``how`` is what :func:`html` takes by keyword.
     """
+    display(html(frame, **how), frame.to_string(index=False))
+
+
+def display(form: str, text: str) -> None:
+    """Display HTML in a notebook, with plain ``text`` beside it for readers without HTML."""
     from IPython.display import display
 
-    display({"text/html": html(frame, **how), "text/plain": frame.to_string(index=False)}, raw=True)
+    display({"text/html": form, "text/plain": text}, raw=True)

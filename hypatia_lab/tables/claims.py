@@ -11,7 +11,7 @@ from hypatia_lab import formats, intervals
 from hypatia_lab.claims import ANY, GROUPS, VERDICTS, Judgement
 from hypatia_lab.claims.words import SUMS
 from hypatia_lab.formats import MISSING, absent, number, span, with_unit
-from hypatia_lab.tables import TableError, frame, html, html_column
+from hypatia_lab.tables import TableError, display, frame, html, html_column
 
 
 def quantity_text(value: Any, unit: str) -> str:
@@ -103,7 +103,10 @@ def claims_table(claim_rows: Sequence[Judgement]) -> Any:
             {"id": row.id}
             | _figures(row)
             | {"claim": row.claim}
-            | {"bound": quantity_text(row.bound, row.unit), "machine": _machine(row.machine)}
+            | {
+                "bound": quantity_text(row.bound, row.unit),
+                "machine": "any machine" if row.machine == ANY else row.machine,
+            }
             | {"program": whose(row) or MISSING, "section": row.section, "reason": row.reason or MISSING}
             for row in claim_rows
         ]
@@ -131,10 +134,6 @@ def judged(row: Judgement) -> str:
 def on(claim_rows: Sequence[Judgement], machine: str) -> list[Judgement]:
     """The rows of ``machine``, and those that no machine decides."""
     return [row for row in claim_rows if row.machine in (machine, ANY)]
-
-
-def _machine(name: str) -> str:
-    return "any machine" if name == ANY else name
 
 
 def verdicts_by_seed(claim_rows: Sequence[Judgement], machine: str) -> Any:
@@ -175,13 +174,14 @@ def _show(
     Those of ``rows`` that are in ``apart`` are folded away beneath their summary. With ``more`` columns, fields of a
     row, the others can be filtered.
     """
-    from IPython.display import display
-
     folded = {row.id for own in apart.values() for row in own}
     form, text = [], []
     for summary, own in ({"": [row for row in rows if row.id not in folded]} | {**apart}).items():
         if own:
-            table = frame([_line(row) | {name: getattr(row, name) for name in more} for row in own])
+            lines = [{"id": row.id, "claim": row.claim} | _figures(row) for row in own]
+            table = frame(
+                [line | {name: getattr(row, name) for name in more} for line, row in zip(lines, own, strict=True)]
+            )
             text.append(table.to_string(index=False))
             table[parts] = html_column(_parts(row) for row in own)
             filterable = bool(more) and not summary
@@ -189,21 +189,11 @@ def _show(
     # A caution is a machine's, and not a claim's: each is said once.
     said = dict.fromkeys(part.caution for row in rows for part in row.parts if part.caution)
     form += [f"<p>{markup.escape(caution)}</p>" for caution in said]
-    display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
-
-
-def _line(row: Judgement) -> dict[str, str]:
-    """A claim on one machine as a line of a table."""
-    return {"id": row.id, "claim": row.claim} | _figures(row)
+    display("\n".join(form), "\n".join(text))
 
 
 def _figures(row: Judgement) -> dict[str, str]:
     return {"verdict": word(row), "claimed": asked(row), "measured": judged(row)}
-
-
-def _set_on(row: Judgement) -> str:
-    """The day on which the band of ``row`` was set and whether before or after the first record that bears on it."""
-    return row.band_set.replace(" ", ", ") or MISSING
 
 
 def claims_counted(claim_rows: Sequence[Judgement]) -> str:
@@ -251,7 +241,8 @@ def _parts(row: Judgement) -> str:
         # A caution is the machine's: it stands beneath the whole table.
         more = escape(" ".join(text for text in part.details if text not in (part.why, part.caution)))
         folded = f"<details><summary>details</summary>{more}</details>" * bool(more)
-        set_on = f" Band set: {_set_on(part)}." * bool(part.band_set)
+        # The day, and whether before or after the first record that bears on it.
+        set_on = f" Band set: {part.band_set.replace(' ', ', ')}." * bool(part.band_set)
         said = escape(part.reason) + folded
         why = escape(f"{part.why} Section of the document: {part.section}.{set_on}".strip())
         if len(row.parts) == 1:  # its figures are those of the claim, which stand beside it
