@@ -43,13 +43,15 @@ def test_every_line_fits_the_terminal_and_the_summary_comes_first(healthy, monke
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("broken", ["", "it is not installed (pip install it, or ask whoever runs the box)"])
+@pytest.mark.parametrize("everything", [True, False], ids=["everything", "tools alone"])
 def test_what_is_not_asked_for_in_full_fits_one_screen_and_says_how_much_is_missing(
-    healthy, monkeypatch, width, broken
+    healthy, monkeypatch, width, broken, everything
 ):
     monkeypatch.setenv("COLUMNS", str(width))
-    everything = {"tool": healthy.tools} | healthy.variants
-    shown = {name: {one: broken or reason for one, reason in own.items()} for name, own in everything.items()}
-    tools = shown.pop("tool")
+    tools, *forms = (
+        {one: broken or reason for one, reason in own.items()} for own in (healthy.tools, *healthy.variants.values())
+    )
+    shown = dict(zip(healthy.variants, forms, strict=True)) if everything else healthy.variants
     lines = doctor.text(replace(healthy, tools=tools, variants=shown))
     assert len(lines) < 24
     assert max(map(len, lines)) <= width

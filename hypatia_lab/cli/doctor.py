@@ -209,6 +209,14 @@ SCREEN = 24
 """Lines of a terminal."""
 
 
+def _more(left: int) -> list[str]:
+    """What ``--all`` shows, among it so many tools that found no room."""
+    others = f"{left} more that it lacks, and " * (left > 0)
+    return wrap(
+        f"hypatia-lab doctor --all shows {others}which forms of each operation run here, and why others do not."
+    )
+
+
 def text(report: Report, *, everything: bool = False) -> list[str]:
     """The report in lines that fit the terminal: the machine, what it can do and what it lacks, on one screen; the
     reasons that find no room there, and every operation, if ``everything`` is asked for."""
@@ -223,11 +231,9 @@ def text(report: Report, *, everything: bool = False) -> list[str]:
     lines += wrap(f"can    {', '.join(can)}", 7)
     lacking = [wrap(f"lacks  {one}", 7) for one in lacks or ["nothing"]]
     if not everything:
-        room = SCREEN - len(lines) - 4  # the prompt, an empty line, and what more there is
+        room = SCREEN - len(lines) - len(_more(len(lacking))) - 2  # the prompt, and an empty line
         fit = [one for one, size in zip(lacking, accumulate(map(len, lacking)), strict=True) if size <= room]
-        left = f"{len(lacking) - len(fit)} more that it lacks, and " * (len(fit) < len(lacking))
-        more = f"hypatia-lab doctor --all shows {left}which forms of each operation run here, and why others do not."
-        return [*lines, *(line for one in fit for line in one), "", *wrap(more)]
+        return [*lines, *(line for one in fit for line in one), "", *_more(len(lacking) - len(fit))]
     lines += [line for one in lacking for line in one]
     for operation, own in report.variants.items():
         lines += ["", *wrap(f"{operation}: {operations()[operation].summary}", 4)]
