@@ -105,11 +105,12 @@ def test_what_another_baseline_takes_between_calls_is_usual():
     assert not evidence.aside(own, eager, [eager, seen(1e-3, aside_s=4e-3)])[0]
 
 
-def test_nobody_is_accused_because_the_baselines_marks_were_read_late():
-    late = seen(1e-3, samples=4)
+@pytest.mark.parametrize("samples", [4, 20])
+def test_nobody_is_accused_because_the_baselines_marks_were_read_late(samples):
+    late = seen(1e-3, samples=samples)
     late.passed_s = [one / 2 for one in late.passed_s]
-    assert accused(seen(1e-3, samples=4), late) == ""
-    assert accused(seen(1e-3, samples=4, told=0.5), late).startswith("its clock")
+    assert accused(seen(1e-3, samples=samples), late) == ""
+    assert accused(seen(1e-3, samples=samples, told=0.5), late).startswith("its clock")
 
 
 def test_what_a_long_sample_of_the_baselines_takes_besides_a_short_one_may_take_too():
