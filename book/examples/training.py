@@ -12,11 +12,13 @@ import hypatia_lab as lab
 device, rows = ("cuda", 1024) if torch.cuda.is_available() else ("cpu", 16)
 torch.manual_seed(0)
 labels = torch.randint(10, (rows,), device=device)
-images = torch.randn(10, 784, device=device)[labels] + torch.randn(rows, 784, device=device)
+noise = torch.randn(rows, 784, device=device)
+images = torch.randn(10, 784, device=device)[labels] + noise
 
 
 def train(name, model):
-    optimizer, took, losses = torch.optim.SGD(model.parameters(), lr=0.1), [], []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    took, losses = [], []
     for _ in range(100):
         begun = time.perf_counter()
         loss = torch.nn.functional.cross_entropy(model(images), labels)
@@ -25,10 +27,11 @@ def train(name, model):
         optimizer.step()
         losses.append(loss.item())  # waits for the GPU
         took.append((time.perf_counter() - begun) * 1e3)
-    print(f"{name}: {statistics.median(took[50:]):.3f} ms a step, loss {losses[0]:.4f}, then {losses[-1]:.4f}")
+    step, first, last = statistics.median(took[50:]), losses[0], losses[-1]
+    print(f"{name}: {step:.3f} ms a step, loss {first:.4f}, then {last:.4f}")
 
 
 model = MLP(784, [2048, 2048, 10]).to(device)
 train("as written", copy.deepcopy(model))
-print("replaced:", lab.nn.convert(model))  # the one call: two layers with their ReLU
+print("replaced:", lab.nn.convert(model))  # the one call: layers with a ReLU
 train("converted", model)
