@@ -1,6 +1,6 @@
 """torchvision's MLP in training, as it is written and with its layers served by the dispatcher: the book's own script.
 
-What must be there: torchvision, of a release whose MLP is the one that ``torchvision_mlp.pins`` names (0.26 to 0.28).
+What must be there: torchvision, with the MLP that ``torchvision_mlp.pins`` names, as 0.26 and 0.28 have it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def training(shell: Shell) -> Iterator[dict[str, Any]]:
     cache = loader.cache_folder()  # built kernels, and what was found quickest: one process leaves it for the next
     cache.mkdir(parents=True, exist_ok=True)
     out = shell.run([sys.executable, SCRIPT], writes=[cache])
+    yield shell.figure("replaced", out.number(r"^replaced: (\d+)$", "number of layers"))
     for name in ("as written", "converted"):
         yield shell.figure(name, out.number(rf"^{name}: ([\d.]+) ms a step", f"time {name}"), "ms")
         yield shell.figure(f"{name}, last loss", out.number(rf"^{name}: .* then ([\d.]+)$", f"loss {name}"))
