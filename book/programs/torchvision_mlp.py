@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypatia_lab as lab
-from hypatia_lab.kernels import loader
 
 if TYPE_CHECKING:
     from hypatia_lab.profiler.program import Shell
@@ -34,9 +33,9 @@ def _needs_cuda(workload: lab.Workload, device: str) -> str:
 @torchvision.command("training", MODEL, variant="author_torchvision", processes=8, needs=_needs_cuda)
 def training(shell: Shell) -> Iterator[dict[str, Any]]:
     """training.py: 100 steps each, the median of the last 50, and the loss of the last."""
-    cache = loader.cache_folder()  # built kernels, and what was found quickest: one process leaves it for the next
-    cache.mkdir(parents=True, exist_ok=True)
-    out = shell.run([sys.executable, SCRIPT], writes=[cache])
+    # Built kernels, and what was found quickest: one process leaves them for the next.
+    caches = {"XDG_CACHE_HOME": str(shell.folder / "cache"), "TRITON_CACHE_DIR": str(shell.folder / "triton")}
+    out = shell.run([sys.executable, SCRIPT], env=caches, writes=[shell.folder])
     yield shell.figure("replaced", out.number(r"^replaced: (\d+)$", "number of layers"))
     for name in ("as written", "converted"):
         yield shell.figure(name, out.number(rf"^{name}: ([\d.]+) ms a step", f"time {name}"), "ms")
