@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from hypatia_lab.cli import commands
@@ -24,6 +27,18 @@ def call(*arguments: object) -> Outcome:
     asked = [str(one) for one in arguments]
     done = CliRunner().invoke(commands.main, asked, prog_name="hypatia-lab", catch_exceptions=False)
     return Outcome(done.exit_code, done.stdout, done.stderr.splitlines())
+
+
+def printed(*arguments: object) -> str:
+    """What a command that succeeds prints."""
+    found = call(*arguments)
+    assert (found.code, found.err) == (0, [])
+    return found.out
+
+
+def rows_of(*arguments: object) -> list[dict[str, Any]]:
+    """What a command that succeeds prints as JSON, in which there is no NaN."""
+    return json.loads(printed(*arguments, "--json"), parse_constant=pytest.fail)
 
 
 def refused(*arguments: object) -> str:

@@ -191,6 +191,14 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("hypatia_lab.egraph.measure.cost_file", lambda device: tmp_path / "costs.json")
 
 
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a notebook's cell displays: bundles of HTML and text."""
+    found: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", lambda one, raw=False: found.append(one))
+    return found
+
+
 @pytest.fixture(scope="module")
 def planned() -> Iterator[None]:
     """Calls on a GPU are planned, whatever the environment says."""

@@ -31,14 +31,6 @@ def lab() -> Evidence:
     return found
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is displayed."""
-    found: list[Any] = []
-    monkeypatch.setattr("IPython.display.display", lambda one, raw=False: found.append(one))
-    return found
-
-
 # ---------------------------------------------------------------- cards
 
 

@@ -199,14 +199,6 @@ def test_few_statements_are_undecided_on_the_gpu_and_each_says_what_would_decide
 # The page
 
 
-@pytest.fixture
-def shown(monkeypatch) -> list[dict[str, str]]:
-    """What is displayed, as it comes."""
-    found: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: found.append(data))
-    return found
-
-
 def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, shown):
     claim_tables.show_statements(committed, "h200")
     text = shown[0]["text/html"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from command import call, files_below, refused
+from command import call, files_below, printed, refused, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, judgement, run_line
@@ -78,18 +77,6 @@ def test_what_measures_nothing_does_not_import_torch():
 
 
 # ---------------------------------------------------------------- what it prints
-
-
-def printed(*arguments: object) -> str:
-    """What a command that succeeds prints."""
-    found = call(*arguments)
-    assert (found.code, found.err) == (0, [])
-    return found.out
-
-
-def rows_of(*arguments: object) -> list[dict[str, Any]]:
-    """What a command that succeeds prints as JSON, in which there is no NaN."""
-    return json.loads(printed(*arguments, "--json"), parse_constant=pytest.fail)
 
 
 def test_results_as_json_has_the_columns_of_the_contract_and_null_for_what_is_not_there(folder, tmp_path):

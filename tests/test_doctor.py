@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
 import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from command import call
+from command import call, rows_of
 
 from hypatia_lab.cli import doctor
 from hypatia_lab.kernels import loader
@@ -164,7 +163,7 @@ def test_a_kernel_that_does_not_build_counts_as_missing(monkeypatch):
 
 def test_other_programs_get_the_same_findings(healthy, monkeypatch):
     monkeypatch.setattr(doctor, "examine", lambda device: healthy)
-    rows = json.loads(call("doctor", "--json").out)
+    rows = rows_of("doctor")
     told = {"tool": healthy.tools} | healthy.variants
     assert [(row["subject"], row["name"], row["reason"]) for row in rows] == [
         (subject, name, reason) for subject, own in told.items() for name, reason in own.items()

@@ -43,14 +43,6 @@ def judged(lab: Evidence, ids: list[str], **changes: Any) -> Evidence:
     return lab
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """What is displayed."""
-    found: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: found.append(bundle))
-    return found
-
-
 def one_kernel(times: dict[str, float], processes: int = 2) -> str:
     """What the picture of ``times`` says; empty without one."""
     own = [line | {"medians_us": line["medians_us"][:processes]} for line in cells(times, **WIDE)]

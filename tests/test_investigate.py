@@ -15,7 +15,7 @@ import yaml
 
 pytest.importorskip("nbformat")
 import nbformat
-from command import call, files_below, refused
+from command import call, files_below, refused, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import detail_line, displayed, run_line
@@ -289,21 +289,23 @@ def test_the_worked_report_claims_what_its_program_measures(sgemm):
         assert "not built" in command.needs(command.workload, "cuda")
 
 
+def figures_of(monkeypatch: pytest.MonkeyPatch, command: programs.Command, folder: Path, text: str) -> list[dict]:
+    """What ``command`` takes from ``text``, printed by its program."""
+    monkeypatch.setattr(Shell, "run", Mock(return_value=Output(text, 1.0, folder)))
+    shell = Shell(command.workload, command.variant, "cuda", 0, folder, 1e9, (), lambda *given, **more: None)
+    return list(command.figures(shell))
+
+
 def test_the_worked_reports_program_reads_what_the_upstream_prints(sgemm, tmp_path, monkeypatch):
     sizes = (128, 256, 512, 1024, 2048, 4096)
     lines = [PRINTED.format(n * 1e-6, 1.5 * n, n) for n in sizes]
-    run = Mock(side_effect=lambda asked: Output("\n".join(["Running kernel 10.", *lines]), 1.0, tmp_path))
-    monkeypatch.setattr(Shell, "run", run)
-    command = sgemm.commands["warp_tiles"]
-    shell = Shell(command.workload, command.variant, "cuda", 0, tmp_path, 1e9, (), lambda *given, **more: None)
-    figures = list(command.figures(shell))
-    run.assert_called_once_with([(tmp_path / "sgemm").resolve(), "10"])
+    figures = figures_of(monkeypatch, sgemm.commands["warp_tiles"], tmp_path, "\n".join(["Running kernel 10.", *lines]))
+    assert Shell.run.call_args.args == ([(tmp_path / "sgemm").resolve(), "10"],)
     rates = {tuple(one["shape"]): one["value"] for one in figures if one["name"] == "rate"}
     assert rates == {(n, n, n): 1.5 * n for n in sizes}
     assert {one["shape"][0]: one["value"] for one in figures if one["unit"] == "s"}[4096] == 0.004096
-    lines.pop()
     with pytest.raises(Ended, match="5 of 6 sizes"):
-        list(command.figures(shell))
+        figures_of(monkeypatch, sgemm.commands["warp_tiles"], tmp_path, "\n".join(lines[1:]))
 
 
 def test_the_worked_report_is_judged_from_records(tmp_path):
@@ -316,7 +318,7 @@ def test_the_worked_report_is_judged_from_records(tmp_path):
         for name, rate in rates.items()
     ]
     records.write(folder / "records", run_line(experiment="author_sgemm", device="cuda"), [], details)
-    rows = {row["id"]: row for row in json.loads(call("claims", "--report", folder, "--json").out)}
+    rows = {row["id"]: row for row in rows_of("claims", "--report", folder)}
     told = [rows[f"SGEMM-{name}"]["verdict"] for name in ("01", "02", "03", "12", "13")]
     assert told == ["confirmed", "refuted", "not_testable", "confirmed_in_part", "not_testable"]
 
@@ -329,3 +331,23 @@ def test_the_book_of_the_worked_report_is_built_from_its_folder(tmp_path):
     assert all(record.digest in page for record in held)
     assert (NOTHING in page) is not bool(held)
     assert all(f"SGEMM-{number:02d}" in page for number in range(1, 14))
+
+
+def test_fast_cus_claims_are_of_what_its_programs_print(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "_DECLARED", [])
+    monkeypatch.setattr(programs.Provenance, "verify", lambda self: None)
+    fast = programs.load(paths.HOME / "reports" / "fast_cu" / "experiments.py").commands
+    timed = "Average elapsed time: (0.001361) s, performance: (  780.0) TFLOPS. size: ({}).\n\n"
+    said = {"product_11": 2 * timed.format(8192), "product_11_4096": 2 * timed.format(4096)}
+    block = "<-----| {} |----->\nBandwidth: 3193.5 GB/s\nTime taken: 1.3 ms\nSum: 160\n\n"
+    said["sum"] = "".join(map(block.format, ("kernel1", "kernel2", "kernel3", "kernel4", "cub")))
+    told = {name: figures_of(monkeypatch, fast[name], tmp_path, text) for name, text in said.items()}
+    measured = {(name, one["name"], one["variant"]): one["value"] for name, lines in told.items() for one in lines}
+    asked = claims.load(paths.HOME / "reports" / "fast_cu" / "claims" / "fast_cu.yaml")
+    assert {(one.case, one.name, one.variant) for claim in asked for one in claim.figures} <= measured.keys()
+    assert measured["product_11", "rate", "author_kernel11"] == 7.8e5
+    assert measured["sum", "bandwidth", "author_sum3"] == 3193.5e9
+    check = "Divergence! Should 65.00, Is 64.25 (Diff  0.{}) at 5\n" + timed.format(8192)
+    assert figures_of(monkeypatch, fast["product_12"], tmp_path, check.format(50))[0]["name"] == "first difference"
+    with pytest.raises(Ended, match=r"off by 0\.75"):
+        figures_of(monkeypatch, fast["product_12"], tmp_path, check.format(75))

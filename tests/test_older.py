@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import call
+from command import call, rows_of
 from contribution import measured as written
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Markdown, display
@@ -203,10 +202,6 @@ def lab(tmp_path, monkeypatch) -> Callable[..., Path]:
         return tmp_path
 
     return write
-
-
-def rows_of(*arguments: str) -> list[dict[str, Any]]:
-    return json.loads(call(*arguments, "--json").out)
 
 
 @pytest.mark.parametrize(

@@ -141,14 +141,6 @@ def test_claims_are_counted_by_what_became_of_them_and_by_document() -> None:
         claim_tables.verdicts_by_seed(rows[:4], "gpu")
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """What is displayed, as HTML and as text."""
-    found: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: found.append(data))
-    return found
-
-
 def test_a_claim_has_a_line_with_its_figures_folded_beneath_it(shown: list[dict[str, str]]) -> None:
     told = judgement(reason="Outside <b>.", details=("First detail.", "Second <i>."))
     unmeasured = enumerate(("not_testable", "adds_up", "inconsistent"), 5)
