@@ -46,8 +46,8 @@ def test_a_figure_of_the_document_stands_beside_the_ledgers() -> None:
     data = Evidence(records.load(records.COMMITTED), [])
     lines = simulator.said(data, "h200", {"kernel calls": "S003-40a", "never measured": "S003-71a"})
     assert [line["figure"] for line in lines] == ["kernel calls"]
-    assert lines[0]["S003"] == f"{claims.claimed('S003-40a'):g} launches"
-    assert lines[0]["here"] == "905 launches (n = 3)"
+    assert lines[0]["S003"] == f"{claims.claimed('S003-40a'):g} calls"
+    assert lines[0]["here"] == "905 calls (n = 3)"
 
 
 def test_traces_are_linked_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ VERDICTS = {
 GROUPS = {
     "holds": ("confirmed",),
     "holds in part": ("confirmed_in_part", "conditional"),
-    "the figure is wrong": ("refuted", "fell_short", "understated", "inconsistent"),
+    "the figure does not hold here": ("refuted", "fell_short", "understated", "inconsistent"),
     "open": ("undecided", "agrees", "differs", "not_testable"),
     "by its own arithmetic only": ("adds_up",),
 }

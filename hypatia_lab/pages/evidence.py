@@ -89,7 +89,7 @@ class Parameters:
         return Path(self.records).resolve() if self.records else records.COMMITTED
 
 
-NAMELESS = "are from before records said which version of the timing and checking code made them"
+NAMELESS = "are too old to say which version of the timing and checking code made them"
 EARLIER = "were made by older timing or checking code than today's"
 CHANGED = "ran kernels whose source has changed since"
 

@@ -117,7 +117,7 @@ DOCUMENTS = {
     ),
     "S001": Document("mahreman/hypatia", "November 2025", "why a naive CUDA kernel is slow", "S001-01a"),
     "S002": Document("mahreman/hypatia", "November 2025", "that kernel beside a better one", "S002-21a"),
-    "S003": Document("hoidn/nanoBragg", "September 2025", "a diffraction simulator, in PyTorch and C", "S003-57c"),
+    "S003": Document("hoidn/nanoBragg", "September 2025", "a diffraction simulator, in PyTorch and C", "S003-03a"),
     "S004": Document("mahreman/hypatia", "November 2025", "fusing with PyTorch's own calls", "S004-49a"),
 }
 """Document → where it is from and what it is about."""
