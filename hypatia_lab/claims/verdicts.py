@@ -212,7 +212,7 @@ def _figures(claim: Claim, judged: Sequence[Case]) -> str:
     if exact:
         texts = list(dict.fromkeys((_value(ends[0], claim), _value(ends[-1], claim))))
         return f"{' to '.join(texts)} ({_processes(judged)})"
-    return f"Values of {span(ends[0].value, ends[-1].value, number, claim.unit)} ({_processes(judged)})"
+    return f"Without their intervals {span(ends[0].value, ends[-1].value, number, claim.unit)} ({_processes(judged)})"
 
 
 def _compare(claim: Claim, judged: Sequence[Case]) -> str:

@@ -66,11 +66,11 @@ def verdict_text(verdict: str) -> str:
 
 
 WHOSE = {
-    "author": "by the author's program",
-    "rewrite": "by the lab's rewrite",
-    "equal": "by a rewrite shown equal",
-    "library": "by a library",
-    "own": "by the lab's own program",
+    "author": "on the author's program",
+    "rewrite": "on the lab's rewrite",
+    "equal": "on a rewrite shown equal",
+    "library": "on a library's code",
+    "own": "on the lab's own code",
     "arithmetic": "by arithmetic",
 }
 """Whose program was measured → the mark beside a verdict."""
