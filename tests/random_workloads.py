@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from hypatia_lab import check, planted
-from hypatia_lab.operations import mlp
 from hypatia_lab.workloads import DIRECTIONS, SPLIT, Workload, operations
 
 BATCHES = (1, 1, 2, 3, 4, 5, 7, 8, 11, 16, 20)
@@ -50,7 +49,7 @@ def workload(draw: random.Random, kinds: Sequence[tuple[str, str]], seed: int) -
     short = [("bfloat16", "ieee"), ("float16", "ieee")]
     dtype, mode = draw.choice(short if operation.endswith("autocast") else list(kinds))
     direction = draw.choice(DIRECTIONS)
-    if operations()[operation].backward is None or (operation == "mlp" and dtype not in mlp.CLEAR):
+    if operations()[operation].backward is None:
         direction = "forward"
     return Workload(operation, shape, dtype, mode, direction, seed=seed)
 

@@ -355,7 +355,7 @@ def test_a_mask_jumps_by_what_it_lets_through() -> None:
 
 
 def test_in_ieee_arithmetic_no_mask_is_near_enough_to_jump() -> None:
-    for dtype in mlp.CLEAR:
+    for dtype in DTYPES:
         problem = check.Problem(Workload("mlp", (64, 30, 40, 3, 10), dtype, direction=BOTH), "cpu")
         for number in (0, 1):
             problem.draw(number)

@@ -15,10 +15,9 @@ from hypatia_lab.egraph.module import Optimized
 from hypatia_lab.egraph.optimize import optimize
 from hypatia_lab.egraph.rules import DEFAULT
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations.mlp import clear
 from hypatia_lab.operations.torch_forms import step
 from hypatia_lab.operations.unet import PARAMETERS, unet
-from hypatia_lab.variants import variant
+from hypatia_lab.variants import anywhere, variant
 from hypatia_lab.workloads import DIRECTIONS
 
 Needs = Callable[["Workload", str], str]
@@ -65,16 +64,12 @@ def _saturates(workload: Workload, device: str) -> str:
     return saturation.missing()
 
 
-def _differentiates(workload: Workload, device: str) -> str:
-    return saturation.missing() or clear(workload, device)
-
-
 def _on_gpu(workload: Workload, device: str) -> str:
     return saturation.missing() if device == "cuda" else loader.NO_GPU
 
 
-def _clear_on_gpu(workload: Workload, device: str) -> str:
-    return clear(workload, device) if device == "cuda" else loader.NO_GPU
+def _replays(workload: Workload, device: str) -> str:
+    return "" if device == "cuda" else loader.NO_GPU
 
 
 def _split(workload: Workload, device: str) -> str:
@@ -118,7 +113,7 @@ SPLIT = {"maths": ("ieee",), "splits": ("float16/ieee", 3)}
 BLOCKS = {"rules": (*DEFAULT, "conv_block")}
 
 FORMS: tuple[tuple[str, str, str, Needs, dict[str, Any], dict[str, Any]], ...] = (
-    ("mlp", "egraph", "hot", _differentiates, {}, {"directions": DIRECTIONS}),
+    ("mlp", "egraph", "hot", _saturates, {}, {"directions": DIRECTIONS}),
     ("mlp", "egraph_replayed", "graph", _on_gpu, {}, {}),
     # Split products have float32's accuracy, but are not IEEE float32.
     ("mlp", "egraph_split", "graph", _split, {"split": True}, SPLIT),
@@ -140,10 +135,8 @@ for _operation, _name, _clock, _needs, _options, _more in FORMS:
         **_more,
     )(_factory(module_of if _operation == "mlp" else UNet, _clock, _options))
 
-variant("mlp", "sequential", origin="peer", needs=clear, directions=DIRECTIONS[1:], label="nn.Sequential")(
-    _converted("")
-)
-for _name, _clock, _needs in (("modules", "wall", clear), ("modules_replayed", "graph", _clear_on_gpu)):
+variant("mlp", "sequential", origin="peer", directions=DIRECTIONS[1:], label="nn.Sequential")(_converted(""))
+for _name, _clock, _needs in (("modules", "wall", anywhere), ("modules_replayed", "graph", _replays)):
     _how = {"origin": "own", "needs": _needs, "directions": DIRECTIONS[1:], "tags": ("modules",)}
     _label = "modules of lab.nn" + ", for replaying" * (_clock == "graph")
     variant("mlp", _name, label=_label, **_how)(_converted(_clock))

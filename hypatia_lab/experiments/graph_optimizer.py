@@ -54,7 +54,8 @@ MODULES = (
             {"cuda": "modules_replayed"},
             dict.fromkeys(COMPILED, "?compile"),
         ),
-        direction=STEP,  # 16-bit gradients cannot be judged: see hypatia_lab.operations.mlp
+        FEWER_KINDS,
+        direction=STEP,
         clocks=CALLED,
         budget_s={"cuda": 0.1, "cpu": 0.2},
     ),

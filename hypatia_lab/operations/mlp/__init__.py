@@ -7,9 +7,10 @@ Sources: S004 (FusedMLP2, FusedMLP3; the safety test's and the benchmark's model
 x is ``(..., in)``, weight n ``(out, in)``, bias n ``(out)``, the result ``(..., out of the last)``; all of one floating
 dtype on one device.
 
-The gradient jumps where a ReLU's argument is 0, and rounding may take an argument across. In float32 and float64 the
-inputs of direction forward_backward have none so near. In TF32 some always are, and gradients may be off by their jumps
-(:func:`jumps`). In 16 bits so many are that gradients cannot be judged.
+The gradient jumps where a ReLU's argument is 0, and rounding may take an argument across. The inputs
+of direction forward_backward have none so near: rows are drawn anew until none is, or in 16 bits drawn in two groups
+that lie on either side (:func:`_on_either_side`). In TF32 some always are, and gradients may be off by their jumps
+(:func:`jumps`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from hypatia_lab.operations.linear_relu import cpp_missing, fused_epilogue, load
 from hypatia_lab.operations.operators import operator
 from hypatia_lab.operations.torch_forms import bind
 from hypatia_lab.variants import variant
-from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register, tail
+from hypatia_lab.workloads import DIRECTIONS, DTYPES, Backward, Operation, register, tail
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -138,15 +139,13 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
         drawn[f"bias{number}"] = normal(outer)
     inputs = {name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()}
     if workload.backward:
-        if workload.arithmetic != "tf32" and workload.dtype in CLEAR:
+        if DTYPES[workload.dtype] == 2:
+            _on_either_side(inputs, normal)
+        elif workload.arithmetic != "tf32":
             # The standard error is half of what is tolerated; rows drawn anew change the root mean square a little.
             _clear_of_kinks(inputs, normal, 0.55 * workload.tolerance())
         inputs["grad"] = normal(workload.shape[0], sizes[-1]).to(getattr(torch, workload.dtype))
     return inputs
-
-
-CLEAR = ("float32", "float64")
-"""dtypes in which inputs can be drawn that bring no ReLU's argument as near to 0 as rounding may move it."""
 
 
 def _near(z: torch.Tensor, error: float) -> float:
@@ -174,6 +173,32 @@ def _clear_of_kinks(inputs: Inputs, normal: Callable[..., torch.Tensor], error: 
         if not len(rows):
             return
         x[rows] = normal(len(rows), x.shape[1]).to(x.dtype)
+
+
+APART = 16.0
+"""How many standard deviations the two groups of rows lie off their middle, in 16 bits."""
+
+
+def _on_either_side(inputs: Inputs, normal: Callable[..., torch.Tensor]) -> None:
+    """Have every ReLU's argument far off 0, by rows of two groups and by biases, for 16-bit numbers.
+
+    So coarse they are that among millions of arguments some always lie nearer to 0 than rounding moves them, wherever
+    rows are drawn. Here x is in one group or the other, and a unit's bias puts 0 into the widest gap that its arguments
+    leave: between the groups, so that it passes one of them, or below or above both.
+    """
+    x, *parameters = inputs.values()
+    x += APART * normal(len(x), 1).sign() * normal(1, x.shape[1])
+    h = x.double()
+    for weight, bias in list(_pairs(parameters))[:-1]:
+        z = functional.linear(h, weight.double()).sort(0).values
+        room = z.square().mean().sqrt() / 2
+        below = normal(len(bias)) < 0  # where no gap is wide enough: a unit that passes all rows, or none
+        ends = z[:1] - room * below, z[-1:] + room * ~below
+        gaps = torch.cat([ends[0], z, ends[1]])
+        widest = gaps.diff(dim=0).argmax(0, keepdim=True)
+        middle = (gaps.gather(0, widest) + gaps.gather(0, widest + 1)) / 2
+        bias.copy_(-middle[0])
+        h = functional.linear(h, weight.double(), bias.double()).relu()
 
 
 def gradient_reference(inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -431,17 +456,6 @@ forward_cuda.not_differentiable("hypatia::mlp_cuda has no derivative; hypatia::m
 # ---------------------------------------------------------------- who computes it
 
 
-def clear(workload: Workload, device: str) -> str:
-    """Why gradients cannot be judged in this dtype; empty when they can, or none are asked for."""
-    if workload.backward and workload.dtype not in CLEAR:
-        return f"{workload.dtype} rounds arguments of ReLUs across 0, where gradients jump"
-    return ""
-
-
-def _compiles(workload: Workload, device: str) -> str:
-    return compile_missing(workload, device) or clear(workload, device)
-
-
 def _one_kernel(workload: Workload, device: str) -> str:
     return loader.triton_missing(device) or unfusable(workload.shape[1], workload.dtype, workload.math)
 
@@ -503,11 +517,11 @@ def fused_cuda(workload: Workload, inputs: Inputs) -> Run:
 
 for _operation in ("mlp", *FUSED):
     _both = DIRECTIONS if _operation == "mlp" else DIRECTIONS[:1]
-    variant(_operation, "eager", origin="peer", needs=clear, directions=_both, baseline=True)(eager)
+    variant(_operation, "eager", origin="peer", directions=_both, baseline=True)(eager)
     _library = partial(variant, _operation, origin="peer", tags=("library",))
-    _library("compile", needs=_compiles, directions=_both)(compile_default)
+    _library("compile", needs=compile_missing, directions=_both)(compile_default)
     _library("epilogue")(epilogue)
-    _library("compile_max_autotune", needs=_compiles)(compile_max_autotune)
+    _library("compile_max_autotune", needs=compile_missing)(compile_max_autotune)
     if _operation in FUSED:
         _own = partial(variant, _operation, origin="own", tags=("fused",))
         _split = ("ieee", "tf32", "tf32x3")
