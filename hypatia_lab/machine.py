@@ -45,26 +45,16 @@ def build() -> str:
 
 def cpu_name() -> str:
     """The processor's own name, or ``"unknown"``."""
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
     return platform.processor() or "unknown"
 
 
 def cores() -> int:
     """Processor cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def memory_gib() -> float | None:
-    """Main memory in GiB, None where the system does not say."""
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (ValueError, OSError):
-        return None
 
 
 def versions() -> dict[str, str]:
@@ -101,6 +91,7 @@ def facts(device: str) -> dict[str, Any]:
 
     Of a GPU besides: multiprocessors, compute capability, and what :meth:`Probe.facts` reads.
     """
+    import psutil
     import torch
 
     from hypatia_lab.clock import last_level_cache
@@ -110,7 +101,7 @@ def facts(device: str) -> dict[str, Any]:
         "cpu": cpu_name(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
-        "memory_gib": memory_gib(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "cache_bytes": last_level_cache(),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": versions(),
@@ -165,13 +156,12 @@ def gpu_uuid() -> str:
 
 def gpus() -> int:
     """How many GPUs share this machine's cores, whoever uses them, as NVML tells it; 1 where it does not."""
-    try:
+    with contextlib.suppress(Exception):  # NVML missing or refused
         import pynvml
 
         pynvml.nvmlInit()
         return max(1, pynvml.nvmlDeviceGetCount())
-    except Exception:  # NVML missing or refused
-        return 1
+    return 1
 
 
 class Probe:
@@ -183,19 +173,15 @@ class Probe:
     def __init__(self, device: str, uuid: str = "") -> None:
         self._nvml: Any = None
         self._handle: Any = None
-        self._highest = 0
         if device != "cuda":
             return
-        try:
+        with contextlib.suppress(Exception):  # NVML missing or refused: clock and power are then simply unknown
             import pynvml
 
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByUUID((uuid or gpu_uuid()).encode())
             self._highest = pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_SM)
-        except Exception:  # NVML missing or refused: clock and power are then simply unknown
-            self._handle = None
-            return
-        self._nvml = pynvml
+            self._nvml = pynvml
 
     def facts(self) -> dict[str, Any]:
         """What NVML tells of the GPU: ``chip`` (see :func:`chip`), ``driver``, ``vbios``, ``sm_mhz_max`` and

@@ -20,7 +20,6 @@ from hypatia_lab import claims as ledger
 from hypatia_lab import paths, records, variants
 from hypatia_lab.bench import relay, sessions
 from hypatia_lab.cli import execution, options
-from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.reading import told_claims
 from hypatia_lab.cli.terminal import show, table, wrap
 from hypatia_lab.judged import reading
@@ -171,17 +170,7 @@ def judge(
 
         how = {"preset": preset, "device": device, "machine": named, "time-limit": f"{time_limit:g}"}
         folder = (output or Path(f"{file.resolve().name}_book")).resolve()
-        judge_set(
-            task[1],
-            file,
-            folder,
-            how,
-            only or "*",
-            share or (1, 1),
-            overwrite,
-            page=not (no_page or share),
-            as_json=as_json,
-        )
+        judge_set(task[1], file, folder, how, only, share, overwrite=overwrite, no_page=no_page, as_json=as_json)
         return
     claimed = told_claims([claims_file] if claims_file else [])
     folder = (output or Path(f"{file.stem}_book")).resolve()
@@ -213,7 +202,7 @@ def judge(
         name = named or default_name(place)
         records.ensure_writable(folder)
         own_book.begin(folder, looks=not no_page)
-        if not no_page and (told := paths.lacking("the chapter", "run", *RUN)):
+        if not no_page and (told := paths.lacking("the chapter", "run", *execution.RUN)):
             click.echo(f"{told}; everything else is done without it", err=True)
         click.echo(
             f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True
@@ -273,7 +262,7 @@ def _read(
     """The text of ``file``, what measures it, what it declares, and a line for each workload that is left out."""
     from hypatia_lab.judged import rehearsal
     from hypatia_lab.strangers import reader_kernel
-    from hypatia_lab.strangers.tasks import FORMATS
+    from hypatia_lab.strangers.tasks import FORMATS, experiment
 
     form, problem, left_out = FORMATS.get(asked["kind"]), asked["problem"], list[str]()
     if form:
@@ -288,7 +277,7 @@ def _read(
     click.echo(f"{found.name}: {found.summary}", err=True)
     for one in left_out:
         click.echo(f"left out: {one}", err=True)
-    return form.text(file), form.experiment(file, problem, found), found, left_out
+    return form.text(file), experiment(asked["kind"], file, problem, found), found, left_out
 
 
 @contextmanager
@@ -312,7 +301,7 @@ def _write_page(folder: Path, notebook: Path, quiet: bool) -> None:
 
     ``quiet``: standard output is a program's.
     """
-    if told := paths.lacking("the chapter", "run", *RUN):
+    if told := paths.lacking("the chapter", "run", *execution.RUN):
         click.echo(f"{notebook}: {told}; what was measured is kept", err=True)
         return
     if not execution.execute(notebook, notebook.parent, {}, f"chapter {notebook.stem}"):

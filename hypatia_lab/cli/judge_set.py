@@ -47,17 +47,18 @@ def judge_set(
     candidates: Path,
     folder: Path,
     how: Mapping[str, str],
-    only: str,
-    share: tuple[int, int],
-    overwrite: bool,
+    only: str | None,
+    share: tuple[int, int] | None,
     *,
-    page: bool,
+    overwrite: bool,
+    no_page: bool,
     as_json: bool,
 ) -> None:
     """Judge the candidates of a folder for the problems of another one, as far as no verdict is kept in ``folder``.
 
-    ``how`` are further options of each :command:`judge`. Of the pairs whose problem's name fits ``only``, every so
-    many-th is judged, from which one on, as ``share`` says; what is told is of all of them. Exits with status 1 when a
+    ``how`` are further options of each :command:`judge`. Of the pairs whose problem's name fits ``only`` (all
+    without), every so many-th is judged, from which one on, as ``share`` says; what is told is of all of them. There is
+    a page of them unless ``no_page``, or a ``share`` of them alone is judged. Exits with status 1 when a
     candidate is not right or could not be judged. Raises :class:`click.UsageError` where there is no pair.
     """
     for one in (problems, candidates):
@@ -65,7 +66,7 @@ def judge_set(
             raise click.UsageError(f"{one} is not a folder; a set is judge --task kernelbench PROBLEMS/ CANDIDATES/")
     there, given = problem_set.listed(problems), problem_set.listed(candidates)
     matched, left = problem_set.matched(list(there), given)
-    asked = [name for name in there if any(fnmatchcase(text, only) for text in (name, _bare(name), level(name)))]
+    asked = [name for name in there if any(fnmatchcase(text, only or "*") for text in (name, _bare(name), level(name)))]
     pairs = {name: given[matched[name]] for name in asked if name in matched}
     for name, why in left.items():
         click.echo(f"{name}: not judged: {why}", err=True)
@@ -75,6 +76,7 @@ def judge_set(
     click.echo(f"pairs: {len(pairs)}; problems without a candidate: {len(alone)}", err=True)
     own_book.ensure_ours(folder)
     ensure_writable(folder)
+    page = not no_page and not share
     own_book.begin(folder, looks=page)
     how = {**how, "device": choose_device(how["device"])}
     asked_for = [how[name] for name in ("preset", "device", "machine")]
@@ -82,7 +84,7 @@ def judge_set(
         name: [*(source_file.digest(one, OwnError) for one in (there[name], path)), *asked_for]
         for name, path in pairs.items()
     }
-    first, step = share
+    first, step = share or (1, 1)
     mine = list(pairs)[first - 1 :: step]
     kept = {} if overwrite else {name: problem_set.kept(_file(folder, name), keys[name]) for name in mine}
     said = {name: one for name, one in kept.items() if one}

@@ -153,10 +153,8 @@ def threads(first: int, most: int, cores: int) -> Finding:
     calls."""
     if most - first <= max(LEFT, 2 * cores):
         return "", {}
-    return f"it leaves threads behind: {most - first} more than after its first calls", {
-        "threads": most,
-        "first": first,
-    }
+    numbers = {"threads": most, "first": first}
+    return f"it leaves threads behind: {most - first} more than after its first calls", numbers
 
 
 def aliased(names: Collection[str], allowed: Collection[str]) -> str:

@@ -60,30 +60,6 @@ class Member:
         self.channel = Channel(ours)
         self.largest = LARGEST * psutil.virtual_memory().total
 
-    @contextlib.contextmanager
-    def turn(self, silence_s: float, beat: Callable[[], None]) -> Any:
-        """While the body runs it goes on. Whatever goes wrong in the conversation is an :class:`Ended`."""
-
-        def look() -> None:
-            beat()
-            self.look()
-
-        try:
-            self._signal(signal.SIGCONT)
-            yield {"silence_s": silence_s, "beat": look}
-            self._signal(signal.SIGSTOP)
-        except Silent as cause:
-            self.end()
-            raise Ended("timeout", str(cause)) from None
-        except Garbled as cause:
-            self.end()
-            raise Ended("cheated", f"its process spoke out of turn: {cause}") from None
-        except Gone:
-            raise Ended("crashed", f"the process died ({self.end(DEATH_S)})") from None
-        except Ended:
-            self.end()
-            raise
-
     def look(self) -> None:
         """Raise :class:`Ended` when it holds too much memory, or :class:`Gone` when it is no more."""
         try:
@@ -104,7 +80,7 @@ class Member:
     def go(self, on: bool) -> None:
         """Let it go on, or stop it."""
         with contextlib.suppress(Gone):
-            self._signal(signal.SIGCONT if on else signal.SIGSTOP)
+            self.deliver(signal.SIGCONT if on else signal.SIGSTOP)
 
     def spent_s(self) -> float:
         """Processor time (s) that it and all it has started have used."""
@@ -117,7 +93,8 @@ class Member:
                     total += times.user + times.system
         return total
 
-    def _signal(self, which: signal.Signals) -> None:
+    def deliver(self, which: signal.Signals) -> None:
+        """Send it, and all that it has started, a signal. Raises :class:`Gone` when it is no more."""
         try:
             os.killpg(self.pid, which)
         except ProcessLookupError:
@@ -246,11 +223,25 @@ class Processes:
         Raises :class:`Ended` for whatever goes wrong in the conversation; ``who`` is no more then.
         """
         member = self.members[who]
+
+        def look() -> None:
+            self.beat()
+            member.look()
+
         try:
-            with member.turn(self.plan["silence_s"], self.beat) as waits:
-                yield member, waits
+            member.deliver(signal.SIGCONT)
+            yield member, {"silence_s": self.plan["silence_s"], "beat": look}
+            member.deliver(signal.SIGSTOP)
+        except Silent as cause:
+            self.end(who)
+            raise Ended("timeout", str(cause)) from None
+        except Garbled as cause:
+            self.end(who)
+            raise Ended("cheated", f"its process spoke out of turn: {cause}") from None
+        except Gone:
+            raise Ended("crashed", f"the process died ({self.end(who, DEATH_S)})") from None
         except Ended:
-            self.members.pop(who, None)
+            self.end(who)
             raise
 
     def idles(self, names: Sequence[str]) -> dict[str, float]:
@@ -268,9 +259,9 @@ class Processes:
             member.go(False)
         return found
 
-    def end(self, who: str) -> None:
-        """End the process of ``who``."""
-        self.members.pop(who).end()
+    def end(self, who: str, patience_s: float = 0.0) -> str:
+        """End the process of ``who``; see :meth:`Member.end`."""
+        return self.members.pop(who).end(patience_s)
 
     def close(self) -> None:
         """End every process, and leave no folder of caches in which there is nothing."""

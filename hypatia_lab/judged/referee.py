@@ -18,6 +18,8 @@ from hypatia_lab.judged.shelf import Shelf, described
 from hypatia_lab.judged.worker import kept, key, told
 from hypatia_lab.workloads import DTYPES
 
+COMMANDS = ("start", "group", "lay_out", "let_go", "draw", "fill", "judge")
+"""What the referee can be asked for, a method each."""
 HELD, JUDGING = 4, 3
 """How often a worker holds its outputs on a GPU (on the shelf, of a call, of a graph, and of a call in the making), and
 the referee the largest of them in float64 while he judges."""
@@ -38,15 +40,7 @@ class Referee:
 
     def serve(self) -> None:
         """Answer until there are no more commands."""
-        commands = {
-            "start": self.start,
-            "group": self.group,
-            "lay_out": self.lay_out,
-            "let_go": self.let_go,
-            "draw": self.draw,
-            "fill": self.fill,
-            "judge": self.judge,
-        }
+        commands = {name: getattr(self, name) for name in COMMANDS}  # now: before the file can replace one
         while command := self.channel.receive():
             name = command.pop("command")
             try:

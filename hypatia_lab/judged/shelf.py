@@ -89,11 +89,8 @@ class Shelf:
             size += -(-count * kind.itemsize // _ALIGNED) * _ALIGNED
         self.device = device
         self._memory = (GpuMemory if device == "cuda" else _HostMemory)(max(size, _ALIGNED), file)
-
-    @property
-    def file(self) -> int:
+        self.file = self._memory.file
         """The file descriptor by which others see it."""
-        return self._memory.file
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """The tensor ``name``; what is written into it is seen by all."""
@@ -107,10 +104,6 @@ class Shelf:
     def holds(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> bool:
         """Whether there is a tensor ``name`` of that ``dtype`` and ``shape``."""
         return name in self._places and self._places[name][:2] == (dtype, tuple(shape))
-
-    def fits(self, name: str, tensor: torch.Tensor) -> bool:
-        """Whether ``tensor`` can be put into ``name``."""
-        return self.holds(name, tensor.dtype, tensor.shape)
 
     def spoil(self, name: str) -> None:
         """Make the first element of the floating-point tensor ``name`` a number that is no answer to anything."""

@@ -93,7 +93,7 @@ def modes() -> dict[str, str]:
         "TF32 in convolutions": torch.backends.cudnn.allow_tf32,
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "autocast": torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
-        "numbers below the normal range": "kept" if _keeps_subnormal() else "flushed to zero",
+        "numbers below the normal range": "kept" if (torch.full((16,), 1e-40) * 1.0).any() else "flushed to zero",
         "its priority": os.getpriority(os.PRIO_PROCESS, 0),
         "its cores": len(os.sched_getaffinity(0)),
     }
@@ -101,12 +101,6 @@ def modes() -> dict[str, str]:
         found["choosing algorithms by trial"] = torch.backends.cudnn.benchmark
         found["the L2 set aside for what persists"] = f"{clock.set_aside()} bytes"
     return {name: str(value) for name, value in found.items()}
-
-
-def _keeps_subnormal() -> bool:
-    import torch
-
-    return bool((torch.full((16,), 1e-40) * 1.0).any())
 
 
 def changed(before: dict[str, str]) -> list[str]:

@@ -85,7 +85,8 @@ class Trial:
         try:
             # Built in another order in each process: what the first one gains must not always be the same one's.
             self.luck.shuffle(self.cases)
-            if self._fit():
+            wanted = len(self.cases) * self.layout["holds"] + self.layout["judging"]
+            if self.probe.free_bytes() > wanted:  # the GPU holds all of them at the same time
                 self._together()
                 return
             for case in self.cases:  # of each other they are told apart by their times alone
@@ -100,7 +101,9 @@ class Trial:
 
     def _together(self) -> None:
         """All that is done with those who are there at the same time."""
-        self._lay_out()
+        for case in self.there:
+            self._ask("lay_out", worker=case.name, inputs=self.layout["inputs"], outputs=self.layout["outputs"])
+            case.files = self.processes.members[REFEREE].channel.files(2)
         self._build()
         self._check()
         self._all("settle", "in its first calls", {})
@@ -162,16 +165,6 @@ class Trial:
         if "crashed" in found:
             raise Ended("crashed", f"inputs could not be drawn: {found['crashed']}")
         return found
-
-    def _fit(self) -> bool:
-        """Whether the GPU holds all of them at the same time, with what the referee needs."""
-        wanted = len(self.cases) * self.layout["holds"] + self.layout["judging"]
-        return self.probe.free_bytes() > wanted
-
-    def _lay_out(self) -> None:
-        for case in self.there:
-            self._ask("lay_out", worker=case.name, inputs=self.layout["inputs"], outputs=self.layout["outputs"])
-            case.files = self.processes.members[REFEREE].channel.files(2)
 
     def _leave(self, case: Contender) -> None:
         """End the process of ``case``, and with it all that it holds of the GPU."""
@@ -257,11 +250,6 @@ class Trial:
                     case.fail("wrong", verdict.reason)
         for case in self._going()[:1]:
             self._one(case, self._ensure_judged)
-
-    def _called(self, case: Contender, poison: Sequence[int], when: str) -> Any:
-        """What the output looks like of a call on what was drawn last."""
-        self._fill(case)
-        return self._said(case, self.processes.ask(case.name, "call", poison=poison), when)
 
     def _ensure_judged(self, case: Contender) -> None:
         """An output that was right is no more once it is spoilt, unless the file has changed the check."""
@@ -394,11 +382,8 @@ class Trial:
             )
             for case in timed:
                 if case.judged and word in OUTSIDE:
-                    told, numbers = evidence.threads(case.threads[0], max(case.threads), os.cpu_count() or 1)
-                    if told:
-                        case.fail("cheated", told, numbers)
-                    for test in tests:
-                        told, numbers = test(case.seen[word], usual)
+                    left = evidence.threads(case.threads[0], max(case.threads), os.cpu_count() or 1)
+                    for told, numbers in (left, *(test(case.seen[word], usual) for test in tests)):
                         if told:
                             case.fail("cheated", told, numbers)
                     if case.status == "ok":
@@ -411,7 +396,8 @@ class Trial:
         """What is looked at when all is timed: one more answer, what goes on by itself, whose memory an output is."""
 
         def again(case: Contender) -> None:
-            looks = self._called(case, [], "after it was timed")
+            self._fill(case)
+            looks = self._said(case, self.processes.ask(case.name, "call", poison=[]), "after it was timed")
             if case.status == "ok" and not (verdict := self._judge(case, looks)).ok:
                 case.fail("wrong", f"after timing: {verdict.reason}")
 

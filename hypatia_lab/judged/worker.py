@@ -26,6 +26,8 @@ from hypatia_lab.workloads import Workload
 if TYPE_CHECKING:
     from hypatia_lab.workloads import Inputs
 
+COMMANDS = ("start", "build", "call", "settle", "pace", "prepare", "visit", "amid", "spoil")
+"""What a worker can be asked for, a method each."""
 CALLS = FRESH, TIMED, AGAIN = "fresh", "timed", "again"
 """The calls of a visit: the first one on new inputs, a sample, and one after it."""
 WARM_S, MOST_WARM = 2e-3, 5
@@ -82,17 +84,7 @@ class Worker:
 
     def serve(self) -> None:
         """Answer until there are no more commands."""
-        commands = {
-            "start": self.start,
-            "build": self.build,
-            "call": self.call,
-            "settle": self.settle,
-            "pace": self.pace,
-            "prepare": self.prepare,
-            "visit": self.visit,
-            "amid": self.amid,
-            "spoil": self.spoil,
-        }
+        commands = {name: getattr(self, name) for name in COMMANDS}  # now: before the file can replace one
         while command := self.channel.receive():
             name = command.pop("command")
             try:
@@ -172,7 +164,7 @@ class Worker:
         for number, part in enumerate(parts):
             looks.append(_looks(part))
             name = key(number)
-            if looks[-1]["tensor"] and self.outbox.fits(name, part):
+            if looks[-1]["tensor"] and self.outbox.holds(name, part.dtype, part.shape):
                 # At once: on a GPU what is given to another stream may not be there yet.
                 self.outbox[name].copy_(part.detach())
         for name in self.copied:

@@ -118,10 +118,11 @@ def read(folder: Path) -> Problem:
     for one in inputs:
         if one.dtype not in (*FLOATS, *WHOLE, "bool"):
             raise OwnError(f"{path}: input {one.name} is of {one.dtype}, which the lab does not draw")
+    name = field(path, told, "name", str)
     problem = Problem(
         folder=folder,
-        name=field(path, told, "name", str),
-        summary=_first_line(told.get("description") or field(path, told, "name", str)),
+        name=name,
+        summary=str(told.get("description") or name).strip().splitlines()[0].rstrip("."),
         inputs=inputs,
         outputs=outputs,
         source=field(path, told, "reference", str),
@@ -241,7 +242,3 @@ def stored(folder: Path, path: str) -> Path:
     """Where a safetensors file lies, or would."""
     there = [Path(root) / path for root in (folder, os.environ.get(ROOT)) if root]
     return next((one for one in there if one.is_file()), there[0])
-
-
-def _first_line(text: object) -> str:
-    return str(text).strip().splitlines()[0].rstrip(".")

@@ -13,7 +13,6 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypatia_lab.experiments import Experiment, Source
 from hypatia_lab.strangers import reader_kernel, source_file
 from hypatia_lab.strangers.reader_kernel import Own, OwnError
 from hypatia_lab.strangers.reference import Reference, declare, device_of, seeded
@@ -34,18 +32,14 @@ if TYPE_CHECKING:
 KIND = "kernelbench"
 CANDIDATE = "model_new"
 """The variant that ``ModelNew`` is."""
+text, problem_digest = reader_kernel.text, reader_kernel.digest
+"""Candidate and problem are a Python file each."""
 
 
 def digest(candidate: Path, problem: Path) -> str:
     """Digest of both texts, 12 hexadecimal digits. Raises :class:`OwnError` when one cannot be read."""
     both = reader_kernel.digest(candidate) + reader_kernel.digest(problem)
     return hashlib.sha256(both.encode()).hexdigest()[:12]
-
-
-def experiment(candidate: Path, problem: Path, own: Own) -> Experiment:
-    """The experiment that measures ``own``, which :func:`load` has returned for the same files."""
-    source = Source(str(candidate.resolve()), digest(candidate, problem), KIND, problem=str(problem.resolve()))
-    return replace(reader_kernel.experiment(candidate, own), source=source)
 
 
 def load(path: Path, problem: Path, expected: str = "", process: int = 0, *, candidate: bool = True) -> Own:
@@ -80,19 +74,9 @@ def load(path: Path, problem: Path, expected: str = "", process: int = 0, *, can
     return own
 
 
-def problem_digest(problem: Path) -> str:
-    """Digest of the problem's text, 12 hexadecimal digits. Raises :class:`OwnError` when it cannot be read."""
-    return reader_kernel.digest(problem)
-
-
 def located(candidate: Path) -> Path:
     """The candidate's file."""
     return candidate
-
-
-def text(candidate: Path) -> str:
-    """What the candidate's file says."""
-    return reader_kernel.text(candidate)
 
 
 def left_out(problem: Path) -> list[str]:
@@ -166,11 +150,9 @@ class _Task(Reference):
         """``made``, of the file ``path``, as get_init_inputs() says, with the same seed each time in a process."""
         with seeded(self.process):
             given = _called(self.path, self.get_init_inputs)
-            try:
+            told = f"{path}: {made.__name__}(*get_init_inputs()) fails"  # pyright: ignore[reportAttributeAccessIssue]
+            with source_file.telling(OwnError, told, path):
                 found = made(*given)
-            except Exception as cause:
-                told = f"{made.__name__}(*get_init_inputs()) fails{source_file.said(cause, path)}"  # pyright: ignore[reportAttributeAccessIssue]
-                raise OwnError(f"{path}: {told}") from None
         return found.requires_grad_(False)
 
     def made(self, device: str, wide: bool = False) -> tuple[Callable[..., Any], list[torch.Tensor]]:
@@ -194,8 +176,7 @@ class _Task(Reference):
 
 def _widened(model: torch.nn.Module) -> torch.nn.Module:
     """``model`` in float64, whose weights may be without memory, which ``Module.double`` does not take."""
-    state = {key: value.double() if value.is_floating_point() else value for key, value in model.state_dict().items()}
-    model.load_state_dict(state, assign=True)
+    model.load_state_dict(reader_kernel.widened(model.state_dict()), assign=True)
     for one in model.modules():
         for name, buffer in one._buffers.items():  # those that are no part of its state
             if buffer is not None and buffer.is_floating_point():

@@ -264,10 +264,8 @@ def experiment(path: Path, found: Program) -> Experiment:
     def plan(preset: str, device: str, shapes: Any = ()) -> list[Group]:
         if found.groups is None:
             return []
-        try:
+        with source_file.telling(ProgramError, str(path), path):
             groups = list(found.groups(preset, device))
-        except Exception as cause:
-            raise ProgramError(f"{path}{source_file.said(cause, path)}") from None
         for group in groups:
             if not isinstance(group, Group):
                 raise ProgramError(f"{path}: the cells of {found.name} must be a list of hypatia_lab.Group")

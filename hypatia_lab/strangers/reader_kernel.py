@@ -127,8 +127,7 @@ def operation(
         summary = reference.__doc__.strip().splitlines()[0]
 
         def in_float64(given: Inputs) -> torch.Tensor:
-            wide = {key: value.double() if value.is_floating_point() else value for key, value in given.items()}
-            return reference(**wide).double()
+            return reference(**widened(given)).double()
 
         @cache
         def moved(shape: Shape, itemsize: int) -> int:
@@ -182,6 +181,11 @@ def ensure_fitting(name: str, dims: tuple[str, ...], shapes: Sequence[tuple[int,
         raise OwnError(f"{name} needs at least one shape and one dtype to be measured at")
 
 
+def widened(tensors: Inputs) -> Inputs:
+    """``tensors`` by name, those of floating-point numbers in float64."""
+    return {key: value.double() if value.is_floating_point() else value for key, value in tensors.items()}
+
+
 def _torch_dtype(name: str) -> torch.dtype:
     import torch
 
@@ -201,20 +205,16 @@ def _imagined(
     dtype = {size: kind for kind, size in reversed(DTYPES.items())}[itemsize]
     text = "x".join(map(str, shape))
     with FakeTensorMode():
-        try:
+        with source_file.telling(OwnError, f"inputs of {name} fail at {text}"):
             given = inputs(shape, _torch_dtype(dtype), "cpu", torch.Generator())
-        except Exception as cause:
-            raise OwnError(f"inputs of {name} fail at {text}{source_file.said(cause)}") from None
         if not isinstance(given, dict) or not all(isinstance(value, torch.Tensor) for value in given.values()):
             raise OwnError(f"inputs of {name} must return a dict of tensors by name")
         try:
             inspect.signature(reference).bind(**given)
         except TypeError as cause:
             raise OwnError(f"the reference of {name} does not take its inputs {', '.join(given)}: {cause}") from None
-        try:
+        with source_file.telling(OwnError, f"the reference of {name} fails at {text} in {dtype}"):
             out = reference(**given)
-        except Exception as cause:
-            raise OwnError(f"the reference of {name} fails at {text} in {dtype}{source_file.said(cause)}") from None
     if not isinstance(out, torch.Tensor) or not out.is_floating_point():
         what = f"a tensor of {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
         raise OwnError(f"the reference of {name} must return one tensor of floating-point numbers, not {what}")
@@ -264,12 +264,6 @@ def load(path: Path, expected: str = "") -> Own:
             raise OwnError(f"{path}: variant {added[0]!r} is of {unknown('operation', name, operations())}")
         if added:
             raise OwnError(f"{path}: variant {added[0]!r} is of {name}, which is not this file's operation {own.name}")
-    _check(path, own)
-    return own
-
-
-def _check(path: Path, own: Own) -> None:
-    """What only shows once the whole file was read. Raises :class:`OwnError`."""
     if not any(variants(own.name)[name].origin == "own" for name in own.variants):
         example = f"@hypatia_lab.variant({own.name!r}, 'mine', origin='own')"
         raise OwnError(f"{path}: {own.name} has no variant of yours; decorate one with {example}")
@@ -278,6 +272,7 @@ def _check(path: Path, own: Own) -> None:
             raise OwnError(f"{path}: variant name {name!r} must be lower-case letters, digits and _")
     for shape in own.shapes:
         amounts(path, own, shape)
+    return own
 
 
 def amounts(path: Path, own: Own, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:

@@ -54,8 +54,8 @@ SHORTER = (torch.float32, torch.bfloat16, torch.float16)
 class Form:
     """What one pass of a reference shows: how its answer looks, and how exact it can be.
 
-    ``dtypes`` has one for each output; ``depth`` and ``roundings`` are those of :class:`Operation`, ``traffic`` in
-    bytes. ``narrow``: why its answer is not in float64; empty where it is.
+    ``dtypes`` has one for each output, the first is the workload's; ``depth`` and ``roundings`` are those of
+    :class:`Operation`, ``traffic`` in bytes. ``narrow``: why its answer is not in float64; empty where it is.
     """
 
     dtypes: tuple[str, ...]
@@ -63,16 +63,6 @@ class Form:
     roundings: int
     traffic: int
     narrow: str
-
-    @property
-    def dtype(self) -> str:
-        """That of the first output, and of the workload."""
-        return self.dtypes[0]
-
-    @property
-    def exact(self) -> bool:
-        """Whether the answer is in float64."""
-        return not self.narrow
 
 
 class Reference(ABC):
@@ -121,17 +111,17 @@ class Reference(ABC):
 
     def right(self, inputs: Inputs) -> Any:
         """The answer in float64, or, where the code does not compute in that, in its own dtype."""
-        if not self.form.exact:
+        if self.form.narrow:
             return _doubled(self.run(inputs)())
         drawn, known = self._known
         self._known = None, None  # asked for once: of large answers a GPU holds few
         if drawn and drawn.still(inputs):
             return known
-        return _doubled(self.call(self.kept(device_of(inputs), True)[0], _wide(inputs))())
+        return _doubled(self.call(self.kept(device_of(inputs), True)[0], reader_kernel.widened(inputs))())
 
     def scale(self, work: Workload, inputs: Inputs) -> dict[str, float]:
         """The size, by output, at which the tolerance of ``work`` is :data:`SLACK` times what the code itself errs."""
-        if not self.form.exact:
+        if self.form.narrow:
             return {}
         found = {}
         drawn, exact = _Drawn(inputs), self.right(inputs)
@@ -165,12 +155,9 @@ class Reference(ABC):
     def _passed(self) -> Form:
         inputs = self.inputs(0, "cpu")
         function, weights = self.made("cpu")
-        with _Trace() as seen:
-            try:
-                out = self.call(function, inputs)()
-            except Exception as cause:
-                told = f"{self.called} fails on its inputs{source_file.said(cause, self.path)}"
-                raise OwnError(f"{self.path}: {told}") from None
+        told = f"{self.path}: {self.called} fails on its inputs"
+        with _Trace() as seen, source_file.telling(OwnError, told, self.path):
+            out = self.call(function, inputs)()
         if seen.drawn:
             told = f"{self.called} draws random numbers ({seen.drawn}), which no candidate can draw alike"
             drops = "dropout" in seen.drawn or "bernoulli" in seen.drawn
@@ -200,7 +187,7 @@ class Reference(ABC):
         """Why the code does not compute in float64; empty where it does."""
         try:
             with _Trace() as seen:
-                out = parts(self.call(self.made("cpu", wide=True)[0], _wide(inputs))())
+                out = parts(self.call(self.made("cpu", wide=True)[0], reader_kernel.widened(inputs))())
         except Exception as cause:
             return f"{self.called} fails in float64{source_file.said(cause)}"
         if seen.mixed:
@@ -232,16 +219,16 @@ def declare(
 
     def allowed(shape: Shape) -> int:
         """Where the reference errs as a candidate may, both errors add up."""
-        return 1 if found[shape].form.exact else 4
+        return 4 if found[shape].form.narrow else 1
 
     def scale(inputs: Inputs) -> dict[str, float]:
         own = of(inputs)
-        return own.scale(Workload(name, own.shape, own.form.dtype), inputs)
+        return own.scale(Workload(name, own.shape, own.form.dtypes[0]), inputs)
 
     if name in operations():
         raise OwnError(f"{first.path}: operation name {name!r} is taken; name it otherwise")
     if why := first.form.narrow:
-        summary += f". The reference is computed in {first.form.dtype} and twice the error is allowed, for {why}"
+        summary += f". The reference is computed in {first.form.dtypes[0]} and twice the error is allowed, for {why}"
     register(
         Operation(
             name=name,
@@ -274,7 +261,7 @@ def declare(
         function = own.kept(device_of(inputs))[0]
         return own.call(compiled(lambda *given: function(*given)), inputs)
 
-    return Own(name, summary, tuple(found), (first.form.dtype,))
+    return Own(name, summary, tuple(found), first.form.dtypes[:1])
 
 
 class _Drawn:
@@ -348,10 +335,6 @@ class Unrounded(TorchDispatchMode):
 
 def _floats(tree: Any) -> list[torch.Tensor]:
     return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor) and one.is_floating_point()]
-
-
-def _wide(inputs: Inputs) -> Inputs:
-    return {key: value.double() if value.is_floating_point() else value for key, value in inputs.items()}
 
 
 def _doubled(answer: Any) -> Any:

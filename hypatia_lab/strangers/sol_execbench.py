@@ -19,7 +19,6 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypatia_lab.experiments import Experiment, Source
 from hypatia_lab.strangers import reader_kernel, solutions, source_file
 from hypatia_lab.strangers.definitions import WHOLE, Line, Problem, Slot, read, stored
 from hypatia_lab.strangers.reader_kernel import Own, OwnError
@@ -154,11 +152,8 @@ class _Run(Reference):
     def _custom(self, device: str) -> Mapping[str, Any]:
         """What the definition's own function draws. Raises :class:`OwnError`."""
         draw = getattr(self.module, self.problem.draws, None)
-        try:
+        with source_file.telling(OwnError, f"{self.path}: {self._at()}: {self.problem.draws}() fails"):
             return draw({**self.line.axes, **self.numbers}, torch.device(device))  # pyright: ignore[reportOptionalCall]
-        except Exception as cause:
-            told = f"{self.problem.draws}() fails{source_file.said(cause)}"
-            raise OwnError(f"{self.path}: {self._at()}: {told}") from None
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
@@ -261,12 +256,6 @@ def problem_digest(problem: Path) -> str:
     return hashlib.sha256(both.encode()).hexdigest()[:12]
 
 
-def experiment(candidate: Path, problem: Path, own: Own) -> Experiment:
-    """The experiment that measures ``own``, which :func:`load` has returned for the same files."""
-    source = Source(str(candidate.resolve()), digest(candidate, problem), KIND, problem=str(problem.resolve()))
-    return replace(reader_kernel.experiment(candidate, own), source=source)
-
-
 def load(path: Path, problem: Path, expected: str = "", process: int = 0, *, candidate: bool = True) -> Own:
     """Run the definition's source, and the solution unless not ``candidate``; register the operation that they are.
 
@@ -286,7 +275,9 @@ def load(path: Path, problem: Path, expected: str = "", process: int = 0, *, can
     lines = [_Run(told, line, module, process) for line in told.judged]
     name = f"sol_execbench_{re.sub(r'[^a-z0-9]+', '_', told.name.lower()).strip('_')}"[:64].rstrip("_")
     for one in lines if not candidate else lines[:1]:
-        _ensure_as_told(one)
+        returned, wanted = one.form.dtypes, tuple(slot.dtype for slot in told.outputs)
+        if returned != wanted:
+            raise OwnError(f"{one.path}: run returns {', '.join(returned)}; outputs are {', '.join(wanted)}")
     own = declare(name, told.dims, lines, ("y", *(one.name for one in told.outputs[1:])), told.summary)
     by_shape = {one.shape: one for one in lines}
 
@@ -330,10 +321,3 @@ def _module(problem: Problem) -> ModuleType:
         told = f"run takes {', '.join(taken) or 'nothing'}; inputs are {', '.join(names)}"
         raise OwnError(f"{problem.definition}: reference: {told}")
     return module
-
-
-def _ensure_as_told(run: _Run) -> None:
-    """Raise :class:`OwnError` where ``run`` does not return what the definition says."""
-    returned, wanted = run.form.dtypes, tuple(one.dtype for one in run.problem.outputs)
-    if returned != wanted:
-        raise OwnError(f"{run.path}: run returns {', '.join(returned)}; outputs are {', '.join(wanted)}")

@@ -64,16 +64,11 @@ class Solution:
         """Its sources, one after the other, each with its name above it."""
         return "\n".join(f"# {name}\n{source.rstrip()}\n" for name, source in self.sources.items())
 
-    @property
-    def compiled(self) -> bool:
-        """Whether a compiler makes it."""
-        return self.languages[0] in CPP
-
     def missing(self, device: str) -> str:
         """Why it cannot run on ``device``; empty where it can."""
         if device == "cpu" and (self._needs_nvcc or not set(self.languages) <= {*ON_A_CPU, "cuda_cpp"}):
             return f"is in {' and '.join(self.languages)}, and {NO_GPU}"
-        if self.compiled:
+        if self.languages[0] in CPP:
             if self.binding != "torch":
                 return f"is bound by {self.binding}; the lab builds PyTorch's binding alone"
             if "cutlass" in self.languages and not os.path.isdir(f"{_cutlass()}/include"):
@@ -93,7 +88,7 @@ class Solution:
 
         Raises :class:`OwnError`: a file that fails, a function that is not there, no nvcc where that is needed.
         """
-        if self.compiled:
+        if self.languages[0] in CPP:
             if self._needs_nvcc and not _nvcc():
                 raise OwnError(f"{self.path}: needs nvcc, which is not here (install CUDA's toolkit or set CUDA_HOME)")
             return cache(self._built)

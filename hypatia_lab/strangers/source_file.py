@@ -26,7 +26,7 @@ def digest(path: Path, error: type[ValueError]) -> str:
 
 
 def run(path: Path, error: type[ValueError]) -> types.ModuleType:
-    """Run the file as a module, and return that.
+    """Run the file as a module, and return that. Its folder can be imported from, and no bytecode is left there.
 
     Raises ``error`` naming file and line when it cannot be read or fails.
     """
@@ -41,27 +41,27 @@ def run(path: Path, error: type[ValueError]) -> types.ModuleType:
     module = types.ModuleType(f"own_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where inspect and torch look for the source of a kernel
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # what is installed comes first
     try:
-        with _importing(path):
-            exec(code, module.__dict__)
+        exec(code, module.__dict__)
     except KeyboardInterrupt:
         raise
     except BaseException as cause:  # SystemExit too: a script that ends itself declares nothing
         raise error(f"{path}{said(cause, path)}") from None
+    finally:
+        sys.dont_write_bytecode = before
     return module
 
 
 @contextmanager
-def _importing(path: Path) -> Iterator[None]:
-    """The file's folder can be imported from (what is installed comes first), and no bytecode is left there."""
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+def telling(error: type[ValueError], what: str, path: Path | None = None) -> Iterator[None]:
+    """Whatever the body raises becomes an ``error``: ``what``, then what :func:`said` says of it."""
     try:
         yield
-    finally:
-        sys.dont_write_bytecode = before
+    except Exception as cause:
+        raise error(f"{what}{said(cause, path)}") from None
 
 
 def said(cause: BaseException, path: Path | None = None) -> str:
