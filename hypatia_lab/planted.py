@@ -349,20 +349,22 @@ BLOCK_FAULTS: dict[str, dict[str, Any]] = {
     "ReLU instead of GELU": {"gelu": torch.relu},
     "wrong shape": {"pad": lambda x: x},
     "low precision": {"kernel": _rounded},
-    "wrong values": {"kernel": lambda w: w.half().to(w.dtype)},  # as many digits as TF32 keeps
 }
 """Fault → the steps of :func:`block` that are changed."""
 _SAID = {
     "wrong shape": "no padding",
     "low precision": "kernel rounded to bfloat16",
-    "wrong values": "kernel rounded to float16",
 }
 """Fault → the mistake behind it, where that is another word."""
 
 _plant(
     BLOCK,
     {_SAID.get(fault, fault): (fault, block("none", **changed)) for fault, changed in BLOCK_FAULTS.items()}
-    | {"GELU by tanh instead of erf": block("tanh")},
+    | {
+        "GELU by tanh instead of erf": block("tanh"),
+        # As many digits as TF32 keeps.
+        "kernel rounded to float16": ("low precision", block("none", kernel=lambda w: w.half().to(w.dtype))),
+    },
 )
 
 # ---------------------------------------------------------------- a U-Net, a chain of normalisations

@@ -187,7 +187,7 @@ def _able(forms: Mapping[str, Form], work: Workload, device: str) -> dict[str, F
 def conv_block(work: Workload, device: str, needs: Needs) -> dict[str, Form]:
     """Name → form beside the library's, which has its own: the lab's kernels, which compute all five gradients."""
     approximate = block.OPERATIONS[work.operation]
-    names = [name + split for name in own_block.FORMS for split in ("", *(f"_{one}" for one in own_block.SPLITS))]
+    names = [name + split for name in own_block.FORMS for split in ("", f"_{own_block.SPLIT}")]
     return _able({name: _own_block(name, approximate, work.math) for name in names}, work, device)
 
 

@@ -24,7 +24,7 @@ COUNTED = (
     (Workload("linear_relu", MEDIUM, "bfloat16", direction=STEP), "fused_backward"),
     *((Workload("mlp3", (65536, width), "bfloat16"), "fused_cuda") for width in (64, 128, 256)),
     *((Workload("conv_block", (images, 64, 128, 128), "bfloat16"), "whole") for images in (5, 1, 20)),
-    (Workload("conv_block", (5, 64, 128, 128)), "whole_bf16x3"),
+    (Workload("conv_block", (5, 64, 128, 128)), "whole_fp16x3"),
     (Workload("conv_block", (5, 64, 128, 128), "float32", "tf32"), "whole"),
     (Workload("conv_block", (5, 64, 128, 128), "bfloat16", direction=STEP), "whole"),
     *((Workload("diffraction", shape), "cuda") for shape in ((4096, 4096), (1024, 1024))),

@@ -13,7 +13,7 @@ from hypatia_lab.kernels.mlp import mlp_cuda
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload, operations
 
-SEEDS = {"untuned": 20261124, "unseen": 20261128}
+SEEDS = {"untuned": 20261124, "unseen": 20261129}
 """Experiment → the seed of its draw. The first one's shapes showed where the lab lost, and kernels were then improved.
 The second's were drawn after that: whoever improves a kernel after a look at them needs another seed."""
 COUNT = {"quick": 2, "seed": 10, "full": 60}
@@ -43,7 +43,7 @@ KINDS: dict[tuple[str, str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {
     ("linear_relu", "float32", "ieee"): (("epilogue",), ("fp16x3", "fp16x3_cuda", "cuda")),
     ("linear_relu", "float32", "tf32"): (("epilogue",), ("triton", "cuda")),
     ("conv_block", "bfloat16", "ieee"): (("eager_channels_last", "group_norm"), ("triton", "whole")),
-    ("conv_block", "float32", "ieee"): (("eager_channels_last", "group_norm"), ("triton_bf16x3", "whole_bf16x3")),
+    ("conv_block", "float32", "ieee"): (("eager_channels_last", "group_norm"), ("triton_fp16x3", "whole_fp16x3")),
     ("mlp3", "bfloat16", "ieee"): (("epilogue",), ("fused", "fused_cuda", "layers_cuda")),
 }
 """Operation, dtype and math → the library's forms beside eager, and the lab's on a GPU."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -26,8 +27,6 @@ UNSAID: dict[str, tuple[str, int]] = {
     "tf32x3": ("float32/tf32", 3),
     "fp16x3": ("float16/ieee", 3),
     "egraph_split": ("float16/ieee", 3),
-    "triton_bf16x3": ("bfloat16/ieee", 3),
-    "whole_bf16x3": ("bfloat16/ieee", 3),
 }
 UNSAID_OPERATORS = ("linear_relu", "mlp")
 """What cells of older records do not say of their variants, as their registration does since: ``splits`` by variant,
@@ -39,8 +38,9 @@ CHOSEN = ("nvmath", "egraph")
 MAY_SPLIT = {"dispatched": ("float16/ieee", 3)}
 """Who may turn out to be a form that splits float32's operands: a choice, of which its cell says no more."""
 
-WAIVED = ("conv_block", "conv_block_tanh")
-"""Operations of IEEE float32 whose forms by three bfloat16 products are right by a waiver: their source says why."""
+DROPPED = re.compile(r"(triton|whole)_bf16x3(_graph)?")
+"""Variants of older records that passed for IEEE float32 with ten times its error. They are an arithmetic of their own
+since, so their cells are told no more."""
 
 
 def _said(cell: dict[str, Any]) -> dict[str, Any]:
@@ -412,7 +412,8 @@ def _rows_of(
 ) -> tuple[Row, ...]:
     """The rows of one record of a machine whose :func:`ceilings` and :func:`copies` are those."""
     best, swept = dict(measured), dict(copied)
-    cells = [_believed(_said(cell), best) for cell in record.cells]
+    told = (cell for cell in record.cells if not DROPPED.fullmatch(cell["variant"]))
+    cells = [_believed(_said(cell), best) for cell in told]
     index = {cell_key(cell): cell for cell in cells}
     made = [_row(record, cell, index, best, swept) for cell in cells]
     failed = {(row.workload, row.clock): said for row in made if (said := _told_apart(row))}
@@ -438,17 +439,6 @@ _SAME += ("flops", "traffic", "throttled", "operator")
 """What a row has from its cell as it is."""
 
 
-def _waiver(cell: dict[str, Any]) -> str:
-    """That ``cell``'s answer is right by a waiver alone, and what float32's own bound is; empty where it is not.
-
-    Of a backward pass the error may be a gradient's: forms that split their operands need the waiver for y.
-    """
-    own = 2 * 2.0**-24 * (math.sqrt(9 * cell["shape"][1]) + math.sqrt(3)) if cell["operation"] in WAIVED else math.nan
-    ieee = (cell["status"], cell["dtype"], cell["math"]) == ("ok", "float32", "ieee")
-    alone = cell["direction"] == "forward" or cell["splits"]
-    return f"right by a waiver: off by more than {own:.1e}" * bool(ieee and alone and (cell.get("error") or 0.0) > own)
-
-
 def _row(
     record: Record,
     cell: dict[str, Any],
@@ -464,7 +454,7 @@ def _row(
     }
     same = {name: cell[name] for name in _SAME}
     return Row(
-        **same | {"reason": "; ".join(filter(None, (cell["reason"], _waiver(cell))))},
+        **same,
         **figures,
         machine=record.machine,
         experiment=record.experiment,

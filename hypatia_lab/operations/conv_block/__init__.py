@@ -33,6 +33,7 @@ from hypatia_lab.operations.torch_forms import (
     scripted,
     under_autocast,
 )
+from hypatia_lab.variants import PLAIN, variant
 from hypatia_lab.workloads import DTYPES, Backward, Operation, register
 
 if TYPE_CHECKING:
@@ -54,14 +55,8 @@ TILE = 16
 QUIET = 1 / 8
 """Factor on channel 0 of weight and bias: its variance is about 0.03, so that ε counts in float32."""
 
-ACCURACY = {"float64": 1e-12, "float32": 2e-5}
-"""dtype → relative error that is right where rounding alone makes less (:attr:`Operation.accuracy`).
-
-That of float32 is a waiver. At 64 channels :meth:`Workload.tolerance` works out 3.1e-6 for IEEE's products, and 3.6e-5
-for three products of bfloat16 parts, which keep 16 bits of an operand. Forms that multiply so compete in IEEE float32,
-and need the waiver; PyTorch's own do not. A row that needs it says so (:data:`hypatia_lab.results.WAIVED`). Elements of
-a million normalised numbers, whose largest is about five, may be off by 1e-4 then, a fifth of what parts the two GELUs.
-"""
+ACCURACY = {"float64": 1e-12}
+"""dtype → relative error that is right where rounding alone makes less (:attr:`Operation.accuracy`)."""
 
 ROUNDINGS = 3
 """Results of 16 bits that a layer hands to the next: the convolution, the normalised, y."""
@@ -402,4 +397,8 @@ PEERS = peers(
 )
 
 for _operation in OPERATIONS:
-    register_peers(_operation, PEERS)
+    register_peers(_operation, {name: peer for name, peer in PEERS.items() if name != "eager"})
+    # The baseline of products of bfloat16 parts, too: it multiplies as IEEE has it.
+    _make, _needs, _directions = PEERS["eager"]
+    _how = {"maths": (*PLAIN, "bf16x3"), "directions": _directions, "tags": ("library",), "baseline": True}
+    variant(_operation, "eager", origin="peer", needs=_needs, **_how)(_make)

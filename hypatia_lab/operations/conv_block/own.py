@@ -2,10 +2,10 @@
 
 x is ``(N, C_in, H, W)``, W ``(C_out, C_in, 3, 3)``, b (or None), γ and β ``(C_out)``, y ``(N, C_out, H, W)``; all of
 one floating dtype on one GPU, best channels last in memory, as y is: what lies otherwise is copied first.
-float32 is multiplied as it is ("ieee"), as TF32 ("tf32"), or as three products of two bfloat16 terms each ("bf16x3"),
-which holds float32's answer to about 3e-5 and is judged as float32's own, or of two scaled float16 terms each
-("fp16x3"), which has float32's digits. The one kernel has no TF32: where that is
-allowed it multiplies most numbers in float16, which is as fine, and all as in bf16x3 where float16 cannot hold them.
+float32 is multiplied as it is ("ieee"), as TF32 ("tf32"), as three products of two bfloat16 terms each ("bf16x3"),
+which keeps 16 bits of an operand, or of two scaled float16 terms each ("fp16x3"), which has float32's digits. The one
+kernel has no TF32: where that is allowed it multiplies most numbers in float16, which is as fine, and all as in bf16x3
+where float16 cannot hold them.
 The kernels: ``kernels/conv_block/``.
 
 ``eager_graph`` is eager recorded as a CUDA graph once; a call replays it.
@@ -39,8 +39,8 @@ FORMS = {"triton": "two Triton kernels", "whole": "one CUDA kernel"}
 """Form → what it is: the convolution with the moments of its patches, then all that follows; or the convolution's sums
 in registers until their plane is normalised."""
 
-SPLITS = {"bf16x3": "bfloat16", "fp16x3": "float16"}
-"""What float32's operands may be split into → the terms' dtype, products of which are summed in float32."""
+SPLIT = "fp16x3"
+"""What computes IEEE float32 by products of split operands: they have its digits."""
 
 FEW_PIXELS = 2 * 128 * 128
 """Of so many or fewer, of all images, two kernels are as fast as the one, or faster: each of its blocks loads all
@@ -285,14 +285,13 @@ def _on_gpu(needs: Callable[[Workload, str], str]) -> Callable[[Workload, str], 
 
 for _operation in OPERATIONS:
     for _form, _words in FORMS.items():
-        for _precision in ("", *SPLITS):
+        for _precision in ("", SPLIT):
             _name = f"{_form}_{_precision}" if _precision else _form
             _made = _factory(_form, _precision)  # of what is split, splitting is timed, too
             _need, _maths = _needs(_form, _precision), ("ieee",) if _precision else ("ieee", "tf32", "bf16x3")
             _own = partial(variant, _operation, origin="own", directions=DIRECTIONS, maths=_maths, tags=("own kernel",))
-            _terms = SPLITS.get(_precision)
-            _own = partial(_own, splits=(f"{_terms}/ieee", 3) if _terms else None)
-            _label = _words + (f", float32 as three {_terms} products" if _terms else "")
+            _own = partial(_own, splits=("float16/ieee", 3) if _precision else None)
+            _label = _words + ", float32 as three float16 products" * bool(_precision)
             _own(_name, needs=_need, label=_label)(_made)
     _peer = partial(variant, _operation, origin="peer", directions=DIRECTIONS, tags=("library",))
     _peer("eager_graph", needs=_on_gpu(PEERS["eager"][1]))(captured(PEERS["eager"][0]))
