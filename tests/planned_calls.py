@@ -13,7 +13,7 @@ from torch.nn import functional
 
 pytest.importorskip("triton")
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import mlp
+from hypatia_lab.operations import linear_gelu, mlp
 from hypatia_lab.operations.conv_block import own as blocks
 from hypatia_lab.operations.linear_relu import own_backward as backward
 from hypatia_lab.operations.linear_relu import tensor_cores as tensor
@@ -123,6 +123,20 @@ LINEAR = {
     "fp16x3 in CUDA": Call(tensor.linear_relu_fp16x3_cuda, lambda: matrices(64, 128, 96, float32), hopper=True),
 }
 CALLS = LINEAR | {
+    "gelu in CUDA": Call(
+        linear_gelu.linear_activation_cuda,
+        lambda: matrices(64, 128, 96),
+        (False, "none", "ieee"),
+        differentiable=False,
+        hopper=True,
+    ),
+    "gelu, fp16x3": Call(
+        linear_gelu.linear_activation_split,
+        lambda: matrices(64, 128, 96, float32),
+        (True, "none"),
+        differentiable=False,
+        hopper=True,
+    ),
     **{
         name: Call(
             blocks.conv_block_fused,

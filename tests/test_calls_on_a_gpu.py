@@ -129,7 +129,8 @@ STEP = {"bfloat16/ieee": 6e-3, "float16/ieee": 1e-3, "float32/ieee": 1e-5}
 SPLIT = ("fp16x3", "fp16x3_cuda", "fp16x3_cuda_once", "tf32x3")
 RIGHT = [
     *right(["linear_relu"], ["triton", "cuda"], PACKED + SHARED + ODD + NAMED, TILED),
-    *right([*linear_gelu.OPERATIONS], ["triton"], PACKED + ODD + NAMED, TILED),
+    *right([*linear_gelu.OPERATIONS], ["triton", "cuda"], PACKED + ODD + NAMED, TILED),
+    *right([*linear_gelu.OPERATIONS], ["fp16x3_cuda"], ODD + NAMED, {"float32/ieee": 5e-7}),
     *right(["linear_relu"], SPLIT, ODD + NAMED, {"float32/ieee": 5e-7}),
     *right(["linear_relu"], ["fused_backward"], ODD + NAMED, STEP, BOTH),
     *right(["linear_relu"], ["fp16x3_backward", "fp16x3_cuda"], ODD + NAMED, {"float32/ieee": 1e-5}, BOTH),

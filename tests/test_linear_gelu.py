@@ -8,6 +8,7 @@ from kernel_tensors import DEVICE
 
 import hypatia_lab
 from hypatia_lab import check
+from hypatia_lab.kernels.linear_relu.epilogue import activated
 from hypatia_lab.operations import linear_gelu
 from hypatia_lab.operations.linear_relu import LINEAR_RELU
 from hypatia_lab.variants import variants
@@ -18,7 +19,9 @@ each = pytest.mark.parametrize("name", linear_gelu.OPERATIONS)
 
 @each
 def test_only_the_tanh_formula_has_an_epilogue_of_the_librarys(name: str) -> None:
-    wanted = {"eager", "compile", "triton"} | ({"epilogue"} if name == "linear_gelu_tanh" else set())
+    wanted = {"eager", "compile", "triton", "cuda", "fp16x3_cuda"} | (
+        {"epilogue"} if name == "linear_gelu_tanh" else set()
+    )
     assert set(variants(name)) == wanted
 
 
@@ -62,7 +65,7 @@ EXTREMES = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30, -1e30,
 def test_nan_and_infinities_are_where_float64_has_them(name: str) -> None:
     """GELU of −∞ is −∞ · 0, and 0 where a ReLU stands before it."""
     relu, approximate = linear_gelu.OPERATIONS[name]
-    found = linear_gelu.activated(EXTREMES.double(), relu, approximate).tolist()
+    found = activated(EXTREMES.double(), relu, approximate).tolist()
     below = 0.0 if relu else float("nan")
     expected = [float("nan"), float("inf"), below, 1e30, 0.0, 0.0, 0.0]
     assert found == pytest.approx(expected, nan_ok=True)

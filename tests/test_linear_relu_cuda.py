@@ -16,6 +16,7 @@ from kernel_tensors import DEVICE, error, exact, matrices, needs_compiler, norma
 
 from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
+from hypatia_lab.kernels.linear_relu.epilogue import NOTHING
 from hypatia_lab.kernels.linear_relu.linear_relu_cuda import LARGE, LOW, MEDIUM, SMALL, TALL, WIDE, Plan
 from hypatia_lab.operations import mlp
 from hypatia_lab.operations.linear_relu.tensor_cores import linear_relu_cuda
@@ -145,7 +146,7 @@ def test_negative_sums_stay_where_there_is_no_relu_and_rows_may_lie_apart(dtype:
     for batch, plan in ((70, SMALL), (70, QUICK[dtype][-1]), (3, None)):
         x, weight, bias = drawn(batch, 39, 45, dtype)
         memory = torch.full((batch, 64), float("nan"), dtype=dtype)
-        tiles.linear_relu(x, weight, bias, memory[:, :45], plan=plan, relu=False)
+        tiles.linear_relu(x, weight, bias, memory[:, :45], plan=plan, epilogue=NOTHING)
         assert error(memory[:, :45], exact(x, weight, bias, relu=False)) <= TOLERANCES[dtype]
         assert bool(memory[:, 45:].isnan().all())
 
@@ -189,9 +190,9 @@ def with_faults(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     for number, (right, wrong, pair) in enumerate(FAULTS.values()):
         folder = tmp_path_factory.mktemp("fault")
         (folder / "linear_relu").mkdir()
-        for name in ("linear_relu/linear_relu.cu", "hopper.cuh"):
+        for name in ("linear_relu/linear_relu.cu", "linear_relu/epilogue.cuh", "gelu.cuh", "hopper.cuh"):
             text = (loader.SOURCES / name).read_text()
-            assert not right or name == "hopper.cuh" or text.count(right) == 1
+            assert not right or name.endswith(".cuh") or text.count(right) == 1
             (folder / name).write_text(text.replace(right, wrong))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loader, "SOURCES", folder)

@@ -8,6 +8,7 @@ detector, polarization, structure) and the scene's ``layout`` beside them, and r
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import torch
 from hypatia_lab.diffraction import anchored, physics
 from hypatia_lab.diffraction.operations import BATCH, CASES, DTYPES, layout_of
 from hypatia_lab.diffraction.physics import NAMES
-from hypatia_lab.kernels import loader
+from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.compiled import compile_missing, compiled
 from hypatia_lab.variants import variant
 
@@ -153,14 +154,25 @@ def triton(workload: Workload, inputs: Inputs) -> Run:
 
 
 CUDA_TILE_FAST, CUDA_WARPS = 64, 4
-"""Pixels along fast of one warp of the CUDA kernel, and warps of one block, one below the other."""
+"""Pixels along fast of one warp of the CUDA kernel, and warps of one block, one beside the other."""
 
 
 def _cuda_rows(layout: physics.Layout, images: int) -> int:
-    """Rows of one warp: as many as leave every multiprocessor its warps, so that a centre serves many pixels."""
-    warps = 132 * 8  # of an H100 or H200; other GPUs lose a little, at small images
-    rows = layout.slow * -(-layout.fast // CUDA_TILE_FAST) * images // warps
-    return next((n for n in (64, 32, 16, 8, 4) if rows >= n), 2)
+    """Rows of one warp: few blocks, so that a centre serves many pixels, and a multiprocessor's all at once.
+
+    How many each gets is what was quickest on H200s at 512² to 4096² (a multiprocessor holds seven at once).
+    """
+    pixels = layout.slow * layout.fast * images
+    each = next(count for count, most in ((2, 2**20), (4, 2**23), (7, math.inf)) if pixels <= most)
+    blocks = 132 * each  # of an H100 or H200; other GPUs lose a little, at small images
+    parts = blocks // (-(-layout.fast // (CUDA_TILE_FAST * CUDA_WARPS)) * images)
+    rows = -(-layout.slow // max(parts, 1))
+    return min(max(rows + rows % 2, 2), 128)
+
+
+def _early(tensor: torch.Tensor) -> bool:
+    """Whether a launch may begin there before the one ahead of it has ended, in its share of Hopper's shared memory."""
+    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) == (9, 0)
 
 
 def cuda(workload: Workload, inputs: Inputs) -> Run:
@@ -171,11 +183,15 @@ def cuda(workload: Workload, inputs: Inputs) -> Run:
     images = crystals.shape[0] if workload.operation == BATCH else 1
     steps, table = crystals.shape[-3] * len(sources), int(structure.numel() > 1)
     single = int(steps == 1 and layout.oversample == 1 and not table)
+    single *= 2 if dtype == torch.float32 and layout.fast % 4 == 0 else 1
     template = (loader.scalar(dtype), *layout.cells, single, table)
     rows = _cuda_rows(layout, images)
-    grid = (-(-layout.fast // CUDA_TILE_FAST), -(-layout.slow // (rows * CUDA_WARPS)), images)
+    grid = (-(-layout.fast // (CUDA_TILE_FAST * CUDA_WARPS)), -(-layout.slow // rows), images)
+    early = bool(single) and _early(crystals)
+    # Less what the kernel itself declares. Without a share the next launch's blocks would crowd where it is free first.
+    share = max(hopper.share_of_memory(math.prod(grid), crystals.device.index) - 2048, 0) if early else 0
     sizes = (*layout.sizes(inputs)[:-3], rows)
-    launch = loader.cuda_launcher("diffraction/diffraction", "diffraction", *template)
+    launch = loader.cuda_launcher("diffraction/diffraction", "diffraction", *template, shared=share, dependent=early)
 
     def run() -> torch.Tensor:
         out = torch.empty(workload.shape, dtype=dtype, device=crystals.device)

@@ -15,8 +15,13 @@ import torch.nn.functional as functional
 
 import hypatia_lab.operations.mlp as fused
 from hypatia_lab import dispatch
-from hypatia_lab.kernels import loader
-from hypatia_lab.operations.linear_gelu import activated, linear_activation_triton
+from hypatia_lab.kernels import hopper, loader
+from hypatia_lab.kernels.linear_relu.epilogue import activated
+from hypatia_lab.operations.linear_gelu import (
+    linear_activation_cuda,
+    linear_activation_split,
+    linear_activation_triton,
+)
 from hypatia_lab.operations.linear_relu import tensor_cores
 from hypatia_lab.operations.operators import operator
 
@@ -127,6 +132,10 @@ def gelu_missing(device: str, dtype: str) -> str:
     return loader.triton_missing(device)
 
 
+def _hopper_missing(device: str, dtype: str) -> str:
+    return hopper.missing(dtype, device)
+
+
 def linear_gelu(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str, *, relu: bool = False
 ) -> torch.Tensor:
@@ -137,7 +146,9 @@ def linear_gelu(
     """
     if _differentiated(x, weight, bias) or not _there(gelu_missing, x.device, x.dtype):
         return activated(functional.linear(x, weight, bias), relu, approximate)
-    return linear_activation_triton(x, weight, bias, relu, approximate, "ieee")
+    on_hopper = x.shape[-1] > 0 and _there(_hopper_missing, x.device, x.dtype)
+    form = linear_activation_cuda if on_hopper else linear_activation_triton
+    return form(x, weight, bias, relu, approximate, "ieee")
 
 
 def linear_relu_gelu(
@@ -145,6 +156,23 @@ def linear_relu_gelu(
 ) -> torch.Tensor:
     """:func:`linear_gelu` of the ReLU."""
     return linear_gelu(x, weight, bias, approximate, relu=True)
+
+
+def gelu_split_missing(device: str, dtype: str) -> str:
+    """Why no product of split operands has a GELU behind it there; empty when one has."""
+    return split_missing(device, dtype) or hopper.missing("float16", device)
+
+
+def linear_gelu_split(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, approximate: str
+) -> torch.Tensor:
+    """:func:`linear_gelu` of float32 on Hopper's tensor cores, by two float16 terms of every operand (fp16x3).
+
+    Where gradients are wanted or there is no such kernel, :func:`linear_gelu`.
+    """
+    if _differentiated(x, weight, bias) or not _there(gelu_split_missing, x.device, x.dtype):
+        return linear_gelu(x, weight, bias, approximate)
+    return linear_activation_split(x, weight, bias, False, approximate)
 
 
 def mlp(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:

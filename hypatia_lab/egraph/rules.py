@@ -75,7 +75,10 @@ GOALS: dict[str, tuple[Rule, ...]] = {
         Rule("linear_apart", "(Linear x w b)", "(LinearApart x w b)", Grade.REAL, (_vector("b"),)),
         Rule("linear_relu_apart", "(Relu (Linear x w b))", "(LinearReluApart x w b)", Grade.REAL, (_vector("b"),)),
     ),
-    "split": (Rule("linear_relu_split", "(Relu (Linear x w b))", "(LinearReluSplit x w b)", Grade.REAL),),
+    "split": (
+        Rule("linear_relu_split", "(Relu (Linear x w b))", "(LinearReluSplit x w b)", Grade.REAL),
+        Rule("linear_gelu_split", "(Gelu (Linear x w b) kind)", "(LinearGeluSplit x w b kind)", Grade.REAL),
+    ),
     "linear_gelu": (
         Rule("linear_gelu", "(Gelu (Linear x w b) kind)", "(LinearGelu x w b kind)", Grade.REAL),
         Rule("linear_relu_gelu", "(Gelu (Relu (Linear x w b)) kind)", "(LinearReluGelu x w b kind)", Grade.REAL),

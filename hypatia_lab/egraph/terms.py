@@ -167,8 +167,8 @@ def _linear_operator(name: str, target: Any, **more: Any) -> Operator:
     return Operator(name, ("T",) * 3, target, fits=_linear, summands=lambda x, w, b: w.shape[1], roundings=1, **more)
 
 
-def _gelu_operator(name: str, target: Any) -> Operator:
-    """GELU of x·Wᵀ + b, or of its ReLU, by ``target``."""
+def _gelu_operator(name: str, target: Any, missing: Any, **more: Any) -> Operator:
+    """GELU of x·Wᵀ + b, or of its ReLU, by ``target``, unless it is ``missing``; ``more`` are other fields."""
     return Operator(
         name,
         ("T", "T", "T", "String"),
@@ -176,7 +176,8 @@ def _gelu_operator(name: str, target: Any) -> Operator:
         fits=lambda x, w, b, kind: _linear(x, w, b),
         summands=lambda x, w, b, kind: w.shape[1],
         roundings=1,
-        missing=lambda device, x, w, b, kind: calls.gelu_missing(device, x.dtype),
+        missing=lambda device, x, w, b, kind: missing(device, x.dtype),
+        **more,
     )
 
 
@@ -192,6 +193,9 @@ def _mlp_operator(layers: int) -> Operator:
     )
 
 
+# Three products by tensor cores of about eight times the rate; operands are split before.
+_SPLIT: dict[str, Any] = {"pace": 3 / 8, "kernels": 2}
+
 OPERATORS: dict[str, Operator] = {
     operator.name: operator
     for operator in (
@@ -204,13 +208,12 @@ OPERATORS: dict[str, Operator] = {
         _linear_operator(
             "LinearReluSplit",
             calls.linear_relu_split,
-            # Three products by tensor cores of about eight times the rate.
-            pace=3 / 8,
-            kernels=2,
+            **_SPLIT,
             missing=lambda device, x, w, b: calls.split_missing(device, x.dtype),
         ),
-        _gelu_operator("LinearGelu", calls.linear_gelu),
-        _gelu_operator("LinearReluGelu", calls.linear_relu_gelu),
+        _gelu_operator("LinearGelu", calls.linear_gelu, calls.gelu_missing),
+        _gelu_operator("LinearReluGelu", calls.linear_relu_gelu, calls.gelu_missing),
+        _gelu_operator("LinearGeluSplit", calls.linear_gelu_split, calls.gelu_split_missing, **_SPLIT),
         _mlp_operator(2),
         _mlp_operator(3),
         Operator("Add", ("T", "T"), aten.add.Tensor, roundings=1),

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.kernels import loader
-from hypatia_lab.operations.linear_relu import LINEAR_RELU, OPERANDS, linear_reference, output
+from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
+from hypatia_lab.kernels.linear_relu.epilogue import Epilogue, activated
+from hypatia_lab.operations.linear_relu import LINEAR_RELU, OPERANDS, linear_reference, needs, output
 from hypatia_lab.operations.operators import operator
 from hypatia_lab.operations.torch_forms import bind, peers, register_peers
 from hypatia_lab.variants import variant
@@ -36,11 +37,6 @@ OPERATIONS = {"linear_gelu": (False, "none"), "linear_gelu_tanh": (False, "tanh"
 """Operation → whether a ReLU stands before its GELU, and that one's form, as ``torch.nn.functional.gelu`` calls it."""
 
 FORMULAS = {"none": "erf", "tanh": "tanh"}
-
-
-def activated(u: torch.Tensor, relu: bool, approximate: str) -> torch.Tensor:
-    """GELU by ``approximate`` of ``u``, or of its ReLU, by PyTorch's own operations; of its shape and dtype."""
-    return functional.gelu(u.relu() if relu else u, approximate=approximate)
 
 
 def reference(inputs: Inputs, relu: bool, approximate: str) -> torch.Tensor:
@@ -126,22 +122,44 @@ def linear_activation_triton(
     return linear_activation(x, weight, bias, relu=relu, approximate=approximate, precision=precision)
 
 
-linear_activation_triton.register_fake(lambda x, weight, bias, *how: output(x, weight, bias))
-linear_activation_triton.not_differentiable(
-    "a fused GELU is for inference here; PyTorch's own operations differentiate"
-)
+@operator("linear_activation_cuda", planned=True, autocast=True)
+def linear_activation_cuda(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    relu: bool,
+    approximate: str | None,
+    precision: str,
+) -> torch.Tensor:
+    """The same in CUDA for Hopper, by the kernel of Linear+ReLU; not differentiable.
+
+    What it takes and raises: :func:`hypatia_lab.operations.linear_relu.tensor_cores.linear_relu_cuda`.
+    """
+    return tiles.checked(x, weight, bias, precision, Epilogue(relu, approximate))
+
+
+@operator("linear_activation_split", planned=True)
+def linear_activation_split(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, approximate: str | None
+) -> torch.Tensor:
+    """The same with float32's accuracy, by three float16 products in CUDA for Hopper; not differentiable.
+
+    What it takes and raises: :func:`hypatia_lab.kernels.linear_relu.linear_relu_split.linear_relu_split`.
+    """
+    from hypatia_lab.kernels.linear_relu.linear_relu_split import linear_relu_split
+
+    return linear_relu_split(x, weight, bias, cuda=True, epilogue=Epilogue(relu, approximate))
+
+
+for _one in (linear_activation_triton, linear_activation_cuda, linear_activation_split):
+    _one.register_fake(lambda x, weight, bias, *how: output(x, weight, bias))
+    _one.not_differentiable("a fused GELU is for inference here; PyTorch's own operations differentiate")
 
 
 def _short_on_gpu(workload: Workload, device: str) -> str:
     if device != "cuda":
         return "on a CPU torch._addmm_activation's GELU is by the error function"
     return "" if DTYPES[workload.dtype] == 2 else "torch._addmm_activation's GELU is not float32's"
-
-
-def _triton(workload: Workload, device: str) -> str:
-    if missing := loader.triton_missing(device):
-        return missing
-    return "the Triton kernel has no float64" if workload.dtype == "float64" else ""
 
 
 def triton(workload: Workload, inputs: Inputs) -> Run:
@@ -152,6 +170,22 @@ def triton(workload: Workload, inputs: Inputs) -> Run:
         inputs,
         OPERANDS,
     )
+
+
+def cuda(workload: Workload, inputs: Inputs) -> Run:
+    """Linear+ReLU's CUDA kernel for Hopper with another activation in the ReLU's place; rows copied first if odd."""
+    relu, approximate = OPERATIONS[workload.operation]
+    return bind(
+        lambda x, weight, bias: linear_activation_cuda(x, weight, bias, relu, approximate, workload.math),
+        inputs,
+        OPERANDS,
+    )
+
+
+def fp16x3_cuda(workload: Workload, inputs: Inputs) -> Run:
+    """float32 as two float16 terms each, three products in CUDA, the activation behind them; splitting is timed."""
+    relu, approximate = OPERATIONS[workload.operation]
+    return bind(lambda x, weight, bias: linear_activation_split(x, weight, bias, relu, approximate), inputs, OPERANDS)
 
 
 def epilogue(workload: Workload, inputs: Inputs) -> Run:
@@ -167,4 +201,8 @@ for _name, _how in OPERATIONS.items():
     register_peers(_name, {way: (make, needs, DIRECTIONS[:1]) for way, (make, needs, _) in _peers.items()})
     if _name == "linear_gelu_tanh":
         variant(_name, "epilogue", origin="peer", needs=_short_on_gpu)(epilogue)
-    variant(_name, "triton", origin="own", needs=_triton, maths=MATHS, label="one Triton kernel")(triton)
+    _own = partial(variant, _name, origin="own")
+    _own("triton", needs=needs.triton, maths=MATHS, label="one Triton kernel")(triton)
+    _own("cuda", needs=needs.cuda, maths=MATHS[:2], label="one CUDA kernel", tags=("tensor_cores",))(cuda)
+    _split = {"maths": MATHS[:1], "splits": ("float16/ieee", 3), "tags": ("split",)}
+    _own("fp16x3_cuda", needs=needs.split_cuda, label="three float16 products in CUDA", **_split)(fp16x3_cuda)

@@ -52,7 +52,7 @@ BETWEEN_TIMES: Scatter = {
         "wall": (0.091,),
         "hot": (0.23,),
         "cold": (0.0042,),
-        "profiler": (0.0075,),
+        "profiler": (0.0078,),
     },
     "AMD EPYC": {
         "hot": (0.34,),

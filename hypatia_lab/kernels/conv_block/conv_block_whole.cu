@@ -26,12 +26,6 @@ __device__ inline unsigned quadrupled(unsigned pair) {
     return found;
 }
 
-__device__ inline float larger_or_nan(float a, float b) {
-    float found;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
-    return found;
-}
-
 #define TO_48 FIRST_16_SLOTS ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define TO_96 SLOTS_0 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define TO_72 SLOTS_0 ", %32, %33, %34, %35"
@@ -96,14 +90,16 @@ constexpr float PIXEL_SCALE = 16, WEIGHT_SCALE = 256, FLOAT16_END = 65504, FINE 
 constexpr float UNSCALED = 1 / (PIXEL_SCALE * WEIGHT_SCALE);
 constexpr float OFF = 2 * 9 * (CHANNELS - SHORT_DEPTH) * UNSCALED / (1 << 25);
 
-template <typename scalar> constexpr bool COARSE = false;
-template <> constexpr bool COARSE<__nv_bfloat16> = true;
-
 // float32's own digits: every step's pixels, and its weights by channel, are multiplied by powers of two that take the
 // largest of them below 2^15, half of float16's range; of numbers of a hundred thousandth of that, two terms keep 22
 // bits. Matrix units cut off what they add. So a step's small products are added up before its large ones, and its sums
 // leave the units then, by parts, for beside all of them there are no registers for as many again.
-constexpr int UP = 14, LEAST_EXPONENT = 15, BIAS = 127;
+// Weights are split once an image: each of its blocks splits some, for all of them, and their terms lie in device memory
+// in the order of shared memory. Pixels of the first step are looked through for their largest before they are split.
+// The next ones are split by a guess, that they are as large as those before, with HEADROOM bits to spare; where the
+// largest of them then is not between 2^LOW and 2^15, they are fetched and split once more.
+constexpr int UP = 14, LEAST_EXPONENT = 15, BIAS = 127, HEADROOM = 4, LOW = 6;
+constexpr int STEP_CHUNKS = 9 * CHANNELS * SHORT_BYTES / PACK, STEP_WORDS = 4 * STEP_CHUNKS + CHANNELS;
 template <bool SCALED> struct Term { using type = __nv_bfloat16; };
 template <> struct Term<true> { using type = __half; };
 template <int SPAN> constexpr int PART = SPAN == 216 ? 72 : SPAN;
@@ -117,26 +113,6 @@ __device__ inline int raised(unsigned bits) {
     return UP + BIAS - (exponent > LEAST_EXPONENT ? exponent : LEAST_EXPONENT) & ~1;
 }
 __device__ inline float power_of_two(int exponent) { return __uint_as_float(static_cast<unsigned>(exponent + BIAS) << 23); }
-
-// GELU by the error function is max(u, 0) less |u| times the normal distribution's tail beyond |u|, which past 6 is
-// nothing. For bfloat16, whose own rounding is 2e-3 of a number, it is u (1 + tanh(w)) / 2 in both forms, by the
-// hardware's tanh, which is right to 5e-4; that w for the error function is fitted to 2.5e-5 of GELU. There u / 8 gives
-// GELU / 4: the normalisation yields that at no cost, and its square ends at 1, as a product may at no cost, either.
-template <typename scalar> constexpr float SHARE = COARSE<scalar> ? 0.125f : 1.0f;
-template <typename scalar, bool TANH, bool FINE_DIGITS> __device__ inline float gelu(float u) {
-    if constexpr (COARSE<scalar>) {
-        const float square = __saturatef(u * u);
-        const float slope = TANH ? fmaf(square, 18.266834f, 6.3830768f)
-                                 : fmaf(square, fmaf(square, -11.524788f, 18.947495f), 6.3800528f);
-        return fmaf(u, about_tanh(u * slope), u);
-    } else if constexpr (TANH) {
-        // u / (1 + exp(-2 sqrt(2 / pi) (u + 0.044715 u^3)))
-        return __fdividef(u, 1.0f + two_to(u * fmaf(u * u, -0.10294324f, -2.3022082f)));
-    } else {
-        const float v = fminf(fabsf(u), 6.0f), decay = two_to(v * v * -0.72134752f);
-        return fmaf(-v, FINE_DIGITS ? fine_tail(v, decay) : normal_tail(v, decay), larger_or_nan(u, 0.0f));
-    }
-}
 
 // Goes from pixel to pixel of a strip in steps: its row and column, where every row has one more column of zeros.
 struct Walk {
@@ -174,12 +150,14 @@ struct Strip {
 // convolution's gradient, z is that of its input. gamma and beta may both be null. float is multiplied by three products
 // of its two largest terms of bfloat16. TRY_HALF, of float and with y: mostly by one of float16, and once more by those
 // three in the images of which that is not TF32's accuracy; moments are then twice as many floats, and one more a block.
-// SCALED, of float: by three products of two terms of float16 that have float32's digits.
+// SCALED, of float: by three products of two terms of float16 that have float32's digits. raw are then the weights, terms
+// STEPS STEP_WORDS words an image for theirs; counters are needed without y, too.
 // [whole]
 template <typename scalar, bool TANH, bool ADJOINT, bool TRY_HALF, bool SCALED, int SPAN>
 __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
-    const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, const scalar* bias,
+    const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, const scalar* raw,
+    unsigned* terms, const scalar* bias,
     const scalar* gamma, const scalar* beta, scalar* z, scalar* y, float* moments, float* statistics,
     unsigned* counters, Size follows, const scalar* next, Size following, Size height, Size width, Size rows,
     Size strips, float eps) {
@@ -304,17 +282,17 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             // [/whole]
             }
         } else {
-            const auto fetch = [&](int step) {
-                if (thread > 0) return;
-                const unsigned barrier = barriers + 8 * (step % 2), buffer = step % 2 * buffer_bytes;
+            const auto fetch = [&](int step, int stage) {
+                if (anew() > 0) return;
+                const unsigned barrier = barriers + 8 * stage, buffer = step % 2 * buffer_bytes;
                 const Strip at = locate();
-                arrive_and_expect(barrier, (at.bottom - at.top) * wide * WIDTH + 9 * TAP_BYTES);
+                arrive_and_expect(barrier, (at.bottom - at.top) * wide * WIDTH + (SCALED ? 0 : 9 * TAP_BYTES));
                 const int source = (at.image * static_cast<int>(height) + at.first - 1) * wide;
                 for (int row = at.top; row < at.bottom; ++row) {
                     const unsigned to = pixels + buffer + (row * pitch + LEFT) * WIDTH;
                     fetch_box(to, x_map, step * SHORT_DEPTH, source + row * wide, barrier);
                 }
-                for (int tap = 0; tap < 9; ++tap) fetch_tap(tap, step * SHORT_DEPTH, buffer, barrier);
+                for (int tap = 0; !SCALED && tap < 9; ++tap) fetch_tap(tap, step * SHORT_DEPTH, buffer, barrier);
             };
             const auto rest = [](unsigned pair, float low, float high) {
                 return rounded<term>(low - half_of<term>(pair, 0), high - half_of<term>(pair, 1));
@@ -329,13 +307,14 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             const auto place = [&](unsigned from, int start, int row, int pack) {
                 return pack_at(from + row * WIDTH + (pack ^ start / 2 % PACKS) * PACK);
             };
-            // So many rows from `from` on, some of them read before the first is written.
-            const auto split_rows = [&](unsigned from, int count, auto scale_of, bool halves) {
+            unsigned seen_bits = 0;  // of the largest that this thread has split: what is not finite may count
+            // Rows [begin, count) from `from` on, begin a multiple of AT_ONCE; some are read before the first is written.
+            const auto split_rows = [&](unsigned from, int begin, int count, auto scale_of, bool halves) {
                 constexpr int BATCH = SCALED ? 1 : 2;
                 const int thread = anew(), pack = thread % PACKS, start = row_of(thread);
                 const auto at = [&](int row, int pack) { return place(from, start, row, pack); };
 #pragma unroll 2
-                for (int first = start; first - start < count; first += BATCH * AT_ONCE) {
+                for (int first = start + begin; first - start < count; first += BATCH * AT_ONCE) {
                     float4 wholes[BATCH];
 #pragma unroll
                     for (int i = 0; i < BATCH; ++i) {
@@ -351,6 +330,11 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 #pragma unroll
                     for (int i = 0; (TRY_HALF || SCALED) && i < BATCH; ++i) {
                         float4& whole = wholes[i];
+                        if (SCALED) {
+                            const float two = fmaxf(fabsf(whole.x), fabsf(whole.y));
+                            const float four = fmaxf(fmaxf(fabsf(whole.z), fabsf(whole.w)), two);
+                            seen_bits = max(seen_bits, __float_as_uint(four));
+                        }
                         const float scale = scale_of(first + i * AT_ONCE);
                         whole = make_float4(scale * whole.x, scale * whole.y, scale * whole.z, scale * whole.w);
                         if (SCALED) continue;
@@ -376,61 +360,147 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 }
             };
             const auto in_halves = [&](int step) { return TRY_HALF && as_half && step != FINE_STEP; };
-            const int held = (static_cast<int>(rows) + 2) * pitch + LEFT;
-            // Of both buffers, as bits: the largest magnitudes of weights by channel, then that of all pixels.
+            const auto held = [&] {
+                unsigned seen[2] = {static_cast<unsigned>(rows), static_cast<unsigned>(width)};
+                if (SCALED) settle(seen);
+                return static_cast<int>((seen[0] + 2) * ((seen[1] + LEFT) / 2 * 2) + LEFT);
+            };
+            // Where the second half of all rows begins, for those who go by AT_ONCE.
+            const auto middle = [&] { return held() / 2 / AT_ONCE * AT_ONCE; };
+            // As bits: the largest magnitude of each step's pixels, then those of its weights by channel.
             unsigned* const magnitudes = reinterpret_cast<unsigned*>(told + 2 * GROUPS * CHANNELS + 2 * CHANNELS + THREADS);
-            constexpr int MAGNITUDES = CHANNELS + 1;
+            // What multiplies each step's pixels, and twice what takes sums back: of weights by channel, and of pixels.
+            float* const scales = reinterpret_cast<float*>(magnitudes + STEPS);
+            float *const by_channel = scales + STEPS, *const backs = by_channel + STEPS * CHANNELS;
             const auto largest_of = [](float4 of) {
                 return max(max(finite_magnitude(of.x), finite_magnitude(of.y)),
                            max(finite_magnitude(of.z), finite_magnitude(of.w)));
             };
-            const auto measure = [&](int step) {
+            // A warp splits 16 channels' weights of one channel out at a time.
+            const auto split_weights = [&] {
+                const Strip at = locate();
+                const int lane = anew() % 32, pack = lane % PACKS, warp = anew() / 32;
+                unsigned* const own = terms + at.image * STEPS * STEP_WORDS;
+                for (int item = at.strip * (THREADS / 32) + warp; item < STEPS * CHANNELS;
+                     item += static_cast<int>(strips) * (THREADS / 32)) {
+                    const int outer = item % CHANNELS, step = item / CHANNELS;
+                    float4 some[2];
+                    unsigned largest = 0;
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) {
+                        const int tap = lane / PACKS + 8 * i;
+                        some[i] = make_float4(0, 0, 0, 0);
+                        if (tap < 9) {
+                            some[i] = *reinterpret_cast<const float4*>(
+                                raw + ((outer * 9 + tap) * CHANNELS + step * SHORT_DEPTH + 4 * pack));
+                        }
+                        largest = max(largest, largest_of(some[i]));
+                    }
+                    largest = __reduce_max_sync(0xffffffff, largest);
+                    const float scale = power_of_two(raised(largest));
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) {
+                        const int tap = lane / PACKS + 8 * i;
+                        if (tap >= 9) continue;
+                        const float4 whole = make_float4(scale * some[i].x, scale * some[i].y, scale * some[i].z,
+                                                         scale * some[i].w);
+                        const unsigned low = rounded<term>(whole.x, whole.y), high = rounded<term>(whole.z, whole.w);
+                        // Where wgmma looks for pack p of row r: at p ^ (r / 2 % 4).
+                        const auto chunk = [&](int pack) {
+                            return own + step * STEP_WORDS +
+                                   4 * ((tap * CHANNELS + outer) * PACKS + (pack ^ outer / 2 % PACKS));
+                        };
+                        reinterpret_cast<uint2*>(chunk(pack / 2))[pack % 2] = make_uint2(low, high);
+                        reinterpret_cast<uint2*>(chunk(2 + pack / 2))[pack % 2] =
+                            make_uint2(rest(low, whole.x, whole.y), rest(high, whole.z, whole.w));
+                    }
+                    if (lane == 0) {
+                        own[step * STEP_WORDS + 4 * STEP_CHUNKS + outer] =
+                            __float_as_uint(power_of_two(-raised(largest) / 2));
+                    }
+                }
+            };
+            const auto fetch_terms = [&](int step) {
                 const unsigned buffer = step % 2 * buffer_bytes;
-                unsigned* const found = magnitudes + step % 2 * MAGNITUDES;
-                wait(barriers + 8 * (step % 2), step / 2 % 2);
-                const int thread = anew(), pack = thread % PACKS, start = row_of(thread);
+                const unsigned* const from = terms + (locate().image * STEPS + step) * STEP_WORDS;
+                const int thread = anew();
 #pragma unroll 1
-                for (int row = start; row < 9 * CHANNELS; row += AT_ONCE) {
-                    const float4 some = *reinterpret_cast<const float4*>(place(weights + buffer, start, row, pack));
-                    unsigned own = largest_of(some);
-                    own = max(own, __shfl_xor_sync(0xffffffff, own, 1));
-                    own = max(own, __shfl_xor_sync(0xffffffff, own, 2));
-                    if (pack == 0) atomicMax(found + row % CHANNELS, own);
+                for (int i = 0; i < STEP_CHUNKS / THREADS; ++i) {
+                    const int chunk = thread + i * THREADS;
+                    copy_async(weights + buffer + chunk * PACK, from + 4 * chunk, PACK);
                 }
-                unsigned own = 0;
-#pragma unroll 1
-                for (int row = start; row < held; row += AT_ONCE) {
-                    own = max(own, largest_of(*reinterpret_cast<const float4*>(place(pixels + buffer, start, row, pack))));
+                if (thread < CHANNELS / 4) {
+                    copy_async(shared_address(by_channel + step * CHANNELS + 4 * thread),
+                               from + 4 * (STEP_CHUNKS + thread), PACK);
                 }
+                close_group();
+            };
+            const auto keep_largest = [&](int step, unsigned own) {
                 own = __reduce_max_sync(0xffffffff, own);
-                if (lane == 0) atomicMax(found + CHANNELS, own);
+                if (anew() % 32 == 0) atomicMax(magnitudes + step, own);
+            };
+            const auto measure = [&](int step) {
+                const int thread = anew(), pack = thread % PACKS, start = row_of(thread);
+                const unsigned from = pixels + step % 2 * buffer_bytes;
+                const int count = held();
+                unsigned own = 0;
+#pragma unroll 2
+                for (int row = start; row < count; row += AT_ONCE) {
+                    own = max(own, largest_of(*reinterpret_cast<const float4*>(place(from, start, row, pack))));
+                }
+                keep_largest(step, own);
+            };
+            // Pixels from `begin` to `end`, multiplied by 2^exponent.
+            const auto split_pixels = [&](int step, int begin, int end, int exponent) {
+                seen_bits = 0;
+                const float scale = power_of_two(exponent);
+                if (anew() == 0) {
+                    scales[step] = scale;
+                    backs[step] = power_of_two(-exponent / 2);
+                }
+                split_rows(pixels + step % 2 * buffer_bytes, begin, end, [&](int) { return scale; }, false);
             };
             const auto split = [&](int step) {
                 const unsigned buffer = step % 2 * buffer_bytes;
-                if constexpr (SCALED) {
-                    const unsigned* const found = magnitudes + step % 2 * MAGNITUDES;
-                    const float scale = power_of_two(raised(found[CHANNELS]));
-                    split_rows(weights + buffer, 9 * CHANNELS,
-                               [&](int row) { return power_of_two(raised(found[row % CHANNELS])); }, false);
-                    split_rows(pixels + buffer, held, [&](int) { return scale; }, false);
-                } else {
-                    wait(barriers + 8 * (step % 2), step / 2 % 2);
-                    split_rows(weights + buffer, 9 * CHANNELS, [&](int) { return as_half ? WEIGHT_SCALE : 1.0f; },
-                               in_halves(step));
-                    split_rows(pixels + buffer, held, [&](int) { return as_half ? PIXEL_SCALE : 1.0f; },
-                               in_halves(step));
-                }
+                wait(barriers + 8 * (step % 2), step / 2 % 2);
+                split_rows(weights + buffer, 0, 9 * CHANNELS, [&](int) { return as_half ? WEIGHT_SCALE : 1.0f; },
+                           in_halves(step));
+                split_rows(pixels + buffer, 0, held(), [&](int) { return as_half ? PIXEL_SCALE : 1.0f; },
+                           in_halves(step));
                 show_to_copies();
             };
-            fetch(0);
-            fetch(1);
+            // What is not within the guess, of the whole block.
+            const auto refused = [&](int step) {
+                const float found = __uint_as_float(magnitudes[step]) * scales[step];
+                return !(found == 0 || (found >= 1 << LOW && found < 2 << UP));  // a NaN or an infinity, too
+            };
+            // The pixels of a step whose numbers are in memory, as exactly as can be.
+            const auto split_exactly = [&](int step) {
+                measure(step);
+                __syncthreads();
+                split_pixels(step, 0, held(), raised(magnitudes[step]));
+            };
+            fetch(0, 0);
+            fetch(1, 1);
             if constexpr (SCALED) {
-                if (thread < 2 * MAGNITUDES) magnitudes[thread] = 0;
+                if (thread < STEPS) magnitudes[thread] = 0;
+                split_weights();
                 __syncthreads();
-                measure(0);
+                if (thread == 0) {
+                    count_in(counters + 2 * begun.image);
+                    while (counted(counters + 2 * begun.image) < strips) {
+                    }
+                }
                 __syncthreads();
+                fetch_terms(0);
+                fetch_terms(1);
+                wait(barriers, 0);
+                split_exactly(0);
+                wait_for_groups<0>();
+                show_to_copies();
+            } else {
+                split(0);
             }
-            split(0);
             __syncthreads();
 #pragma unroll 1
             for (int step = 0; step < STEPS; ++step) {
@@ -440,13 +510,6 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 const auto right = [&](int tap) { return short_operand(window + (tap / 3 * pitch + tap % 3) * WIDTH); };
                 if constexpr (SCALED) {
                     constexpr int PIXELS = PART<SPAN>;
-                    float down[2];  // by channel: twice this takes sums back
-                    const unsigned* const found = magnitudes + step % 2 * MAGNITUDES;
-#pragma unroll
-                    for (int half = 0; half < 2; ++half) {
-                        const unsigned by_channel = found[anew() % 128 / 32 * 16 + anew() % 32 / 4 + 8 * half];
-                        down[half] = power_of_two(-(raised(by_channel) + raised(found[CHANNELS])) / 2);
-                    }
 #pragma unroll
                     for (int part = 0; part < SPAN / PIXELS; ++part) {
                         float some[PIXELS / 2];
@@ -465,11 +528,22 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                         close_products();
                         // The next step's numbers are split while these are multiplied.
                         if (step + 1 < STEPS && part == (SPAN > PIXELS ? 1 : 0)) {
-                            measure(step + 1);
-                            __syncthreads();
-                            if (thread < MAGNITUDES) magnitudes[step % 2 * MAGNITUDES + thread] = 0;
+                            wait(barriers + 8 * ((step + 1) % 2), (step + 1) / 2 % 2);
+                            split_pixels(step + 1, 0, middle(), raised(magnitudes[step]) - HEADROOM);
+                            keep_largest(step + 1, seen_bits);
                         }
-                        if (step + 1 < STEPS && part == (SPAN > PIXELS ? 2 : 0)) split(step + 1);
+                        if (step + 1 < STEPS && part == (SPAN > PIXELS ? 2 : 0)) {
+                            split_pixels(step + 1, middle(), held(), raised(magnitudes[step]) - HEADROOM);
+                            keep_largest(step + 1, seen_bits);
+                            wait_for_groups<0>();
+                            show_to_copies();
+                        }
+                        float down[2];  // by channel: twice this takes sums back
+#pragma unroll
+                        for (int half = 0; half < 2; ++half) {
+                            const int channel = anew() % 128 / 32 * 16 + anew() % 32 / 4 + 8 * half;
+                            down[half] = by_channel[step * CHANNELS + channel] * backs[step];
+                        }
                         wait_for_products<0>();
                         settle(some);
 #pragma unroll
@@ -505,7 +579,20 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 // All warpgroups have split the next numbers, and are done with these: their buffer may be filled.
                 wait_for_products<0>();
                 __syncthreads();
-                if (step + 2 < STEPS) fetch(step + 2);
+                if (step + 2 < STEPS) fetch(step + 2, step % 2);
+                if constexpr (SCALED) {
+                    if (step + 2 < STEPS) fetch_terms(step + 2);
+                    if (refused(step + 1)) {
+                        __syncthreads();
+                        if (anew() == 0) magnitudes[step + 1] = 0;
+                        fetch(step + 1, 2 + step);
+                        __syncthreads();
+                        wait(barriers + 8 * (2 + step), 0);
+                        split_exactly(step + 1);
+                        show_to_copies();
+                        __syncthreads();
+                    }
+                }
             }
         }
 
@@ -630,6 +717,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         };
         if (!y) {
             put(z_map, z, false);
+            if (SCALED) break;  // its counters, too, are left as they were
             return;
         }
 
@@ -711,7 +799,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 
         // One thread a block asks: where every warp does, they crowd out those that count.
         if (thread == 0) {
-            while (counted(counters + 2 * image) < (TRY_HALF && !as_half ? 2 : 1) * strips) {  // (4)
+            while (counted(counters + 2 * image) < ((TRY_HALF && !as_half) || SCALED ? 2 : 1) * strips) {  // (4)
             }
         }
         __syncthreads();
@@ -803,8 +891,385 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     }
     // The last block to have seen all leaves the counters as it found them.
     const int image = locate().image;
-    if (thread == 0 && count_in(counters + 2 * image + 1) == strips - 1) {
+    if (anew() == 0 && count_in(counters + 2 * image + 1) == strips - 1) {
         counters[2 * image] = 0;
         counters[2 * image + 1] = 0;
+    }
+}
+
+// ---- images in turn
+
+// Rows of 128 pixels, a pixel of zeros between them: three of one image, of two warpgroups, and two of a later image, of
+// the third, which multiplies when the others have. So the earlier images are normalised while the later ones' products
+// run. Each warpgroup has whole rows or halves of one.
+constexpr int WIDE = 128, APART = WIDE + 1, EARLY_ROWS = 3, LATE_ROWS = 2, HALF_ROW = WIDE / 2;
+constexpr unsigned TURN_TOLD_BYTES = 8064, TURN_BARRIER_BYTES = 128;  // 1920 floats, and twelve barriers
+constexpr unsigned EARLY_BYTES = ((EARLY_ROWS + 2) * APART + 8) / 8 * 1024, LATE_BYTES = ((LATE_ROWS + 2) * APART + 8) / 8 * 1024;
+// Barriers: of taps 0, 1, 2, 3, 4 and 5, 6 to 8; of rows 0 and 1, 2, 3, 4; of the late strip; of the turn.
+constexpr int ROWS_STAGE = 6, LATE_STAGE = 10, TURN_STAGE = 11;
+
+template <int PIXELS> struct Second {
+    static constexpr int pixels = PIXELS;
+};
+
+// Rows of an image: which image, which strip of how many, its first row, how many, and rows of the input, the first one
+// above the strip, that are in the image.
+struct Rows {
+    int image, strip, strips, first, here, top, bottom;
+    __device__ Rows(int block, int before, int rows, int height) {
+        strips = (height + rows - 1) / rows;
+        image = before + block / strips, strip = block % strips, first = strip * rows;
+        here = min(rows, height - first), top = first == 0, bottom = min(rows + 2, height - first + 1);
+    }
+};
+
+// What conv_block_whole computes of 16-bit numbers and rows of 128 pixels: `early` of the `images` by strips of three
+// rows, the others by strips of two; block b has the b-th strip of both kinds, if there are so many. Boxes of z and y are
+// half a row. There are `rounds` times as many images, and blocks go from round to round: the weights stay, and while some
+// of its warpgroups multiply others normalise. moments: two floats a strip and channel, by rounds, the early images'
+// first.
+// [turns]
+template <typename scalar, bool TANH>
+__global__ __launch_bounds__(THREADS, 1) void conv_block_turns(
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
+    const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, const scalar* bias,
+    const scalar* gamma, const scalar* beta, scalar* z, float* moments, float* statistics, unsigned* counters,
+    const scalar* x, Size rounds, Size height, Size early, Size images, float eps) {
+    // [/turns]
+    constexpr int TAP_BYTES = CHANNELS * ROW_BYTES, PACKS = ROW_BYTES / PACK;
+    float* told = reinterpret_cast<float*>(dynamic_shared);
+    const unsigned shared = shared_address(dynamic_shared), barriers = shared + TURN_TOLD_BYTES;
+    const unsigned weights = (barriers + TURN_BARRIER_BYTES + 1023) / 1024 * 1024;
+    const unsigned early_pixels = weights + 9 * TAP_BYTES, late_pixels = early_pixels + EARLY_BYTES;
+    const int group = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x / 128), 0);
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32 % 4, channel = 16 * warp + lane / 4;
+    const int tall = static_cast<int>(height), before = static_cast<int>(early), block = blockIdx.x;
+    const Rows former(block, 0, EARLY_ROWS, tall), latter(block, before, LATE_ROWS, tall);
+    const bool has_early = former.image < before, has_late = latter.image < static_cast<int>(images);
+
+    // ---- zeros around the rows, which no copy writes
+
+    const auto clear = [&](unsigned pixels, int pixel, int i) {
+        *reinterpret_cast<uint4*>(dynamic_shared + (pixels - shared + pixel * ROW_BYTES + i * PACK)) =
+            make_uint4(0, 0, 0, 0);
+    };
+    // By so many threads, of which this is the `own`-th.
+    const auto clear_around = [&](unsigned pixels, const Rows& of, int rows, int own, int threads) {
+        if (own < (rows + 3) * PACKS) clear(pixels, own / PACKS * APART, own % PACKS);
+#pragma unroll 1
+        for (int i = own; of.top && i < WIDE * PACKS; i += threads) clear(pixels, 1, i);
+#pragma unroll 1
+        for (int i = own; of.bottom < rows + 2 && i < WIDE * PACKS; i += threads) clear(pixels, of.bottom * APART + 1, i);
+    };
+    if (has_early) clear_around(early_pixels, former, EARLY_ROWS, thread, THREADS);
+    if (has_late) clear_around(late_pixels, latter, LATE_ROWS, thread, THREADS);
+    show_to_copies();
+    if (thread == 0) {
+        prefetch(x_map);
+        prefetch(weight_map);
+        for (int stage = 0; stage <= TURN_STAGE; ++stage) start_barrier(barriers + 8 * stage, stage == TURN_STAGE ? 2 : 1);
+        publish_barriers();
+    }
+    __syncthreads();
+    wait_for_kernel_before();
+    let_next_kernel_start();
+
+    const auto fetch_taps = [&](int stage, int tap, int taps) {
+        arrive_and_expect(barriers + 8 * stage, taps * TAP_BYTES);
+#pragma unroll 1
+        for (; taps > 0; --taps, ++tap) {
+            fetch_box(weights + tap * TAP_BYTES, weight_map, tap * CHANNELS, 0, barriers + 8 * stage);
+        }
+    };
+    const auto fetch_rows = [&](int stage, const Rows& of, int image, unsigned pixels, int row, int end) {
+        row = max(row, of.top), end = min(end, of.bottom);
+        arrive_and_expect(barriers + 8 * stage, max(end - row, 0) * WIDE * ROW_BYTES);
+#pragma unroll 1
+        for (; row < end; ++row) {
+            fetch_box(pixels + (row * APART + 1) * ROW_BYTES, x_map, 0, (image * tall + of.first - 1 + row) * WIDE,
+                      barriers + 8 * stage);
+        }
+    };
+    // The first two rows, or one more.
+    const auto fetch_early = [&](int part, const Rows& of, int image) {
+        fetch_rows(ROWS_STAGE + part, of, image, early_pixels, part > 0 ? part + 1 : 0, part + 2);
+    };
+    if (thread == 0) {
+#pragma unroll 1
+        for (int part = 0; part < 6; ++part) {
+            fetch_taps(part, part < 5 ? part : 6, part < 4 ? 1 : part - 2);
+            // In the order in which they are needed: rows 0 to 2 behind tap 0, 3 behind tap 3, 4 behind tap 5.
+            if (!has_early || part == 1 || part == 2 || part == 5) continue;
+            fetch_early(part == 0 ? 0 : part - 1, former, former.image);
+            if (part == 0) fetch_early(1, former, former.image);
+        }
+        if (has_late) fetch_rows(LATE_STAGE, latter, latter.image, late_pixels, 0, LATE_ROWS + 2);
+    }
+
+    const auto turn = [&](auto second, unsigned pixels) {
+        // A row of this warpgroup, and half or all of the strip's second.
+        constexpr int SECOND = decltype(second)::pixels, FELLOWS = SECOND == WIDE ? 128 : 256;
+        constexpr bool EARLY = FELLOWS == 256;
+        constexpr int ROWS = EARLY ? EARLY_ROWS : LATE_ROWS;
+        const auto meet = [&] {
+            if constexpr (EARLY)
+                synchronize_some<FELLOWS>();
+            else
+                synchronize_group(group);
+        };
+        // sums[4 j + 2 half + n] is channel 16 warp + lane / 4 + 8 half of pixel 8 j + 2 (lane % 4) + n.
+        float one[WIDE / 2], two[SECOND / 2];
+        const int fellow = EARLY ? thread : thread - 256;
+        const int row = EARLY && group == 1 ? 2 : 0, column = EARLY && group == 1 ? HALF_ROW : 0;
+        const unsigned seen_one = pixels + row * APART * ROW_BYTES, seen_two = pixels + (APART + column) * ROW_BYTES;
+#pragma unroll 1
+        for (int round = 0; round < static_cast<int>(rounds); ++round) {
+            // [turns]
+            if (!EARLY) {
+                wait(barriers + 8 * LATE_STAGE, round % 2);
+                if (has_early && round == 0) wait(barriers + 8 * TURN_STAGE, 0);  // (1)
+            }
+            // [/turns]
+#pragma unroll
+            for (int tap = 0; tap < 9; ++tap) {
+                constexpr int STAGE_OF[] = {0, 1, 2, 3, 4, 4, 5, 5, 5};
+                wait(barriers + 8 * STAGE_OF[tap], 0);
+                if (EARLY && tap % 3 == 0) {
+                    const int needed = tap == 0 ? group : tap / 3 + 1;
+                    for (int part = tap == 6 ? 3 : 0; part <= needed; ++part) {
+                        wait(barriers + 8 * (ROWS_STAGE + part), round % 2);
+                    }
+                }
+                settle(one);
+                settle(two);
+                open_products();
+                const unsigned long long left = operand(weights + tap * TAP_BYTES);
+                const unsigned moved = (tap / 3 * APART + tap % 3) * ROW_BYTES;
+                const unsigned long long by_one = operand(seen_one + moved), by_two = operand(seen_two + moved);
+#pragma unroll
+                for (int k = 0; k < 4; ++k) {
+                    multiply_tiles<scalar, WIDE>(one, left + 2 * k, by_one + 2 * k, tap > 0 || k > 0);
+                    multiply_tiles<scalar, SECOND>(two, left + 2 * k, by_two + 2 * k, tap > 0 || k > 0);
+                }
+                close_products();
+            }
+            // Products of one tap are left at most.
+            // [turns]
+            if (EARLY && round == 0) {
+                wait_for_products<1>();
+                if (thread % 128 == 0) arrive(barriers + 8 * TURN_STAGE);  // (2)
+            }
+            // [/turns]
+            // Counted anew: kept while products run, it would not fit into the registers beside the sums.
+            unsigned seen[1] = {blockIdx.x};
+            settle(seen);
+            const int own_block = static_cast<int>(seen[0]);
+            const Rows of(own_block, EARLY ? 0 : before, ROWS, tall);
+            const int image = of.image + round * static_cast<int>(images);
+            const bool has_one = row < of.here, has_two = of.here > 1;
+            const int early_strips = (tall + EARLY_ROWS - 1) / EARLY_ROWS * before;
+            const int entries = early_strips + (tall + LATE_ROWS - 1) / LATE_ROWS * (static_cast<int>(images) - before);
+            const int entry = own_block + (EARLY ? 0 : early_strips) + round * entries;
+            const int base = (image * tall + of.first) * WIDE;
+            const bool goes_on = round + 1 < static_cast<int>(rounds);
+            if (fellow == 0 && goes_on) {
+                const Size next = base + static_cast<Size>(images * height) * WIDE;
+                prefetch_bytes(x + next * CHANNELS, of.here * WIDE * ROW_BYTES);
+            }
+            wait_for_products<0>();
+            settle(one);
+            settle(two);
+
+            float scale[2] = {1, 1}, shift[2] = {0, 0};
+            const auto value = [&](float sum, int half, bool last) {
+                return last ? gelu<scalar, TANH, false>(fmaf(sum, scale[half], shift[half])) : sum;
+            };
+            // By half rows, so that some are on their way while the next ones are computed.
+            const auto put = [&](const TensorMap& map, bool last) {
+                const unsigned stage = pixels + (EARLY ? group * 3 * HALF_ROW * ROW_BYTES : 0);
+                const unsigned to = stage + lane % 8 * ROW_BYTES + (2 * warp + lane / 8 % 2 ^ lane % 8) * 16;
+                const auto leave = [&](const auto& sums, int from, int part, int pixel) {
+#pragma unroll
+                    for (int j = 0; j < HALF_ROW / 8; ++j) {
+                        const float* of = sums + 4 * (from + j);
+                        unsigned low = rounded<scalar>(value(of[0], 0, last), value(of[1], 0, last));
+                        unsigned high = rounded<scalar>(value(of[2], 1, last), value(of[3], 1, last));
+                        if (COARSE<scalar> && last) {
+                            low = quadrupled(low);
+                            high = quadrupled(high);
+                        }
+                        store_transposed(to + (part * HALF_ROW + 8 * j) * ROW_BYTES, low, high);
+                    }
+                    show_to_copies();
+                    synchronize_group(group);
+                    if (thread % 128 == 0) store_box(map, 0, base + pixel, stage + part * HALF_ROW * ROW_BYTES);
+                };
+                // The compiler doesn't know that there always are strips, and so doesn't compute both halves before it stores one.
+                if (has_one) leave(one, 0, 0, row * WIDE);
+                if (has_one && of.strips > 0) leave(one, 8, 1, row * WIDE + HALF_ROW);
+                if (has_two) leave(two, 0, 2, WIDE + column);
+                if constexpr (SECOND == WIDE) {
+                    if (has_two && of.strips > 0) leave(two, 8, 3, WIDE + HALF_ROW);
+                }
+                close_stores();
+                wait_for_stores();
+            };
+
+            // ---- moments of the strip
+
+            float parts[4] = {0, 0, 0, 0}, mean[2], squares[2];
+            const auto over = [&](auto act) {
+                if (has_one) {
+#pragma unroll
+                    for (int i = 0; i < WIDE / 2; ++i) act(one[i], i % 4);
+                }
+                if (has_two) {
+#pragma unroll
+                    for (int i = 0; i < SECOND / 2; ++i) act(two[i], i % 4);
+                }
+            };
+            // Of a channel, all that this warpgroup holds of it.
+            const auto total = [&](float (&to)[2]) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    to[half] = parts[2 * half] + parts[2 * half + 1];
+                    to[half] += __shfl_xor_sync(0xffffffff, to[half], 1);
+                    to[half] += __shfl_xor_sync(0xffffffff, to[half], 2);
+                    parts[2 * half] = parts[2 * half + 1] = 0;
+                }
+            };
+            over([&](float sum, int i) { parts[i] += sum; });
+            total(mean);
+            const int many = (has_one ? WIDE : 0) + (has_two ? SECOND : 0);
+            const float share = many > 0 ? 1.0f / static_cast<float>(many) : 0.0f;
+            mean[0] *= share;
+            mean[1] *= share;
+            over([&](float sum, int i) {
+                const float off = sum - mean[i / 2];
+                parts[i] = fmaf(off, off, parts[i]);
+            });
+            total(squares);
+            float* const own_moments = moments + entry * 2 * CHANNELS;
+            if (lane % 4 == 0) {
+                float* to = EARLY ? told + 2 * CHANNELS * group : own_moments;
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    to[channel + 8 * half] = mean[half];
+                    to[CHANNELS + channel + 8 * half] = squares[half];
+                }
+            }
+            if constexpr (EARLY) {
+                meet();
+                if (fellow < CHANNELS) {
+                    const float first = of.here > 1 ? WIDE + HALF_ROW : WIDE;
+                    const float others = of.here * WIDE - first, over_all = 1.0f / static_cast<float>(of.here * WIDE);
+                    const float off = told[2 * CHANNELS + fellow] - told[fellow];
+                    own_moments[fellow] = fmaf(off, others * over_all, told[fellow]);
+                    own_moments[CHANNELS + fellow] =
+                        fmaf(off * off, first * others * over_all, told[CHANNELS + fellow] + told[3 * CHANNELS + fellow]);
+                }
+            }
+            if (group != 1) synchronize_group(group);
+            unsigned* const counter = counters + 2 * image;
+            if (fellow == 0) announce(counter);
+            if (z) put(z_map, false);
+
+            // ---- moments of the plane
+
+            float stretch = 1, raise = 0;
+            if (fellow < CHANNELS) {
+                if (gamma) stretch = static_cast<float>(gamma[fellow]);
+                if (beta) raise = static_cast<float>(beta[fellow]);
+                if (bias) raise += 0.0f * static_cast<float>(bias[fellow]);
+            }
+            if (fellow == 0) {
+                while (counted(counter) < static_cast<unsigned>(of.strips)) {
+                }
+            }
+            meet();
+            // All strips' at once, behind what waits to be written.
+            const unsigned gathered = pixels + (EARLY ? 6 : 4) * HALF_ROW * ROW_BYTES;
+            const float* strips = own_moments - of.strip * 2 * CHANNELS;
+            for (int i = fellow; i < of.strips * CHANNELS / 2; i += FELLOWS) copy_async(gathered + 16 * i, strips + 4 * i, 16);
+            close_group();
+            wait_for_groups<0>();
+            meet();
+            const float2* rows = reinterpret_cast<const float2*>(dynamic_shared + (gathered - shared)) + lane;
+            float* partial = told + (EARLY ? 4 * CHANNELS : 20 * CHANNELS);
+            {
+                // Means relative to the first strip's; two channels a lane.
+                const float2 origin = rows[0];
+                float2 sum = make_float2(0, 0), square = sum;
+#pragma unroll 4
+                for (int other = fellow / 32; other < of.strips; other += FELLOWS / 32) {
+                    const float2 middle = rows[other * CHANNELS], about = rows[other * CHANNELS + CHANNELS / 2];
+                    const float there = static_cast<float>(min(ROWS, tall - other * ROWS) * WIDE);
+                    const float x = middle.x - origin.x, y = middle.y - origin.y;
+                    sum.x = fmaf(there, x, sum.x);
+                    sum.y = fmaf(there, y, sum.y);
+                    square.x += fmaf(there * x, x, about.x);
+                    square.y += fmaf(there * y, y, about.y);
+                }
+                float2* to = reinterpret_cast<float2*>(partial) + fellow / 32 * CHANNELS + lane;
+                to[0] = sum;
+                to[CHANNELS / 2] = square;
+            }
+            meet();
+            float* final = told + (EARLY ? 0 : 28 * CHANNELS);
+            if (fellow < CHANNELS) {
+                float sum = 0, square = 0;
+#pragma unroll
+                for (int other = 0; other < FELLOWS / 32; ++other) {
+                    sum += partial[other * 2 * CHANNELS + fellow];
+                    square += partial[(other * 2 + 1) * CHANNELS + fellow];
+                }
+                const float all = 1.0f / static_cast<float>(tall * WIDE);
+                const float origin = reinterpret_cast<const float*>(rows - lane)[fellow];
+                sum *= all;
+                const float variance = square * all - sum * sum, middle = origin + sum;
+                // Rounding may leave less than nothing of a plane of one value; a NaN stays.
+                const float inverse = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps);
+                if (statistics && of.strip == 0) {
+                    statistics[image * 2 * CHANNELS + fellow] = middle;
+                    statistics[(image * 2 + 1) * CHANNELS + fellow] = inverse;
+                }
+                const float factor = stretch * inverse;
+                final[fellow] = SHARE<scalar> * factor;
+                final[CHANNELS + fellow] = SHARE<scalar> * (raise - middle * factor);
+            }
+            meet();
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                scale[half] = final[channel + 8 * half];
+                shift[half] = final[CHANNELS + channel + 8 * half];
+            }
+            put(y_map, true);
+            if (goes_on) {
+                // What was written has left shared memory: the next round's rows may come.
+                meet();
+                clear_around(pixels, of, ROWS, fellow, FELLOWS);
+                show_to_copies();
+                meet();
+                if (fellow == 0) {
+                    const int next = image + static_cast<int>(images);
+                    if constexpr (EARLY) {
+#pragma unroll 1
+                        for (int part = 0; part < 4; ++part) fetch_early(part, of, next);
+                    } else {
+                        fetch_rows(LATE_STAGE, of, next, pixels, 0, LATE_ROWS + 2);
+                    }
+                }
+            }
+            // The last block to have seen all leaves the counters as it found them.
+            if (fellow == 0 && count_in(counter + 1) == static_cast<unsigned>(of.strips) - 1) {
+                counter[0] = 0;
+                counter[1] = 0;
+            }
+        }
+    };
+    if (group < 2) {
+        if (has_early) turn(Second<HALF_ROW>(), early_pixels);
+    } else if (has_late) {
+        turn(Second<WIDE>(), late_pixels);
     }
 }

@@ -36,6 +36,9 @@ SPANS, GROUPS = (48, 96, 216), 3
 TOLD_BYTES = 9984 + 64
 """Bytes of shared memory for what threads tell each other, and for barriers."""
 
+TURNS_WIDTH, TURNS_STRIPS = 128, 66
+"""Pixels a row, and the most strips an image, of the kernel whose images take turns."""
+
 SHARE = 672
 """Pixels whose gradients a block of the backward pass can hold."""
 
@@ -57,6 +60,18 @@ def strip_rows(images: int, height: int, width: int, processors: int) -> int:
     """
     rows = range(1, _most_rows(width) + 1)
     return next((rows for rows in rows if images * -(-height // rows) <= processors), 0)
+
+
+@lru_cache(maxsize=256)
+def early_images(images: int, height: int, width: int, processors: int) -> int:
+    """How many of so many images come first where they take turns, by strips of three rows, the others by strips of
+    two; 0 where they do not: where rows are of other lengths, not all fit at once, or strips of four rows would do.
+    """
+    if width != TURNS_WIDTH or -(-height // 2) > TURNS_STRIPS or images * -(-height // 4) <= processors:
+        return 0
+    needed = {early: max(early * -(-height // 3), (images - early) * -(-height // 2)) for early in range(1, images)}
+    best = min(needed, key=needed.__getitem__, default=0)
+    return best if best and needed[best] <= processors else 0
 
 
 def _evenly(images: int, at_once: int) -> list[int]:
@@ -109,18 +124,28 @@ def _launcher(dtype: torch.dtype, how: tuple[bool, bool, bool, bool], width: int
 def _launch(x: Tensor, weight: Tensor, vectors: Vectors, own: Own, **how: Any) -> None:
     images, height, width, _ = x.shape
     z, y, statistics, counters = own
-    if y is not None and counters is None:
+    if counters is None and (y is not None or how.get("scaled")):
         counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
-    own = z, y, statistics, counters
+    terms = None
+    if how.get("scaled"):
+        # Of four steps, the terms of as many weights, and one number a channel. A launch that follows another of this
+        # call writes its own while that one runs: so they are of the call, not of a launch.
+        terms = torch.empty(images, 4 * (9 * 16 + 1) * CHANNELS, dtype=torch.int32, device=x.device)
     works = _works(images, height, width, loader.multiprocessors(x.device.index))
+    sizes = {work.part.stop - work.part.start for work in works}
+    if x.dtype.itemsize == 2 and y is not None and len(sizes) == 1:
+        early = early_images(max(sizes), height, width, loader.multiprocessors(x.device.index))
+        if early:
+            _launch_turns(early, len(works), x, weight, vectors, (z, y, statistics, counters), how["tanh"], how["eps"])
+            return
+    given = z, y, statistics, counters, terms
     if len(works) == 1:
-        _launch_once(works[0], x, weight, vectors, own, **how)
+        _launch_once(works[0], x, weight, vectors, given, **how)
         return
     parts = [x[work.part] for work in works]
     for number, (work, part, following) in enumerate(zip(works, parts, [*parts[1:], None], strict=True)):
-        z, y, statistics, counters = (None if tensor is None else tensor[work.part] for tensor in own)
-        own_part = z, y, statistics, counters
-        _launch_once(work, part, weight, vectors, own_part, follows=number > 0, following=following, **how)
+        its = tuple(None if tensor is None else tensor[work.part] for tensor in given)
+        _launch_once(work, part, weight, vectors, its, follows=number > 0, following=following, **how)
 
 
 class _Work(NamedTuple):
@@ -151,7 +176,7 @@ def _launch_once(
     x: Tensor,
     weight: Tensor,
     vectors: Vectors,
-    own: Own,
+    own: tuple[Tensor | None, ...],
     *,
     follows: bool = False,
     following: Tensor | None = None,
@@ -161,7 +186,7 @@ def _launch_once(
     scaled: bool = False,
     eps: float = 0.0,
 ) -> None:
-    z, y, statistics, counters = own
+    z, y, statistics, counters, terms = own
     images, height, width, _ = x.shape
     blocks, moments = images * work.strips, None
     if y is not None:
@@ -177,11 +202,40 @@ def _launch_once(
         loader.tensor_map(out.view(-1, CHANNELS), 8, CHANNELS) if short and out is not None else maps[0]
         for out in (z, y)
     )
-    tensors = (*maps, *written, *vectors, z, y, moments, statistics, counters)
+    raw = taps if scaled else None
+    tensors = (*maps, *written, raw, terms, *vectors, z, y, moments, statistics, counters)
     further = (int(follows), following, 0 if following is None else len(following))
     launch = _launcher(x.dtype, (tanh, adjoint, try_half, scaled), width, work.span)
     with torch.cuda.device_of(x):
         launch((blocks,), (128 * GROUPS,), *tensors, *further, height, width, work.rows, work.strips, eps)
+
+
+def _launch_turns(
+    early: int,
+    rounds: int,
+    x: Tensor,
+    weight: Tensor,
+    vectors: Vectors,
+    own: Own,
+    tanh: bool,
+    eps: float,
+) -> None:
+    z, y, statistics, counters = own
+    images, height, width = len(x) // rounds, *x.shape[1:3]
+    strips = early * -(-height // 3), (images - early) * -(-height // 2)
+    moments = torch.empty(rounds * sum(strips) * 2 * CHANNELS, dtype=torch.float32, device=x.device)
+    flat, taps = hopper.packed(x.view(-1, CHANNELS)), hopper.packed(weight.view(CHANNELS, -1))
+    maps = loader.tensor_map(flat, width, CHANNELS), loader.tensor_map(taps, CHANNELS, CHANNELS)
+    written = (
+        maps[0] if out is None else loader.tensor_map(out.view(-1, CHANNELS), width // 2, CHANNELS) for out in (z, y)
+    )
+    # What threads tell each other, weights, and the two strips' rows with zeros around them.
+    shared = 8192 + 9 * CHANNELS * 128 + (81 + 65) * 1024 + 1023
+    source, template = "conv_block/conv_block_whole", (loader.scalar(x.dtype), tanh)
+    launch = loader.cuda_launcher(source, "conv_block_turns", *template, shared=shared, dependent=True)
+    further = (x, rounds, height, early, images, eps)
+    with torch.cuda.device_of(x):
+        launch((max(strips),), (128 * GROUPS,), *maps, *written, *vectors, z, moments, statistics, counters, *further)
 
 
 def conv_block_whole(
@@ -201,7 +255,8 @@ def conv_block_whole(
 
     float32 is multiplied only where "bf16x3", "fp16x3" or "tf32" allows it. By "bf16x3": three products of two bfloat16
     terms each. By "fp16x3": three of two float16 terms, which have float32's digits of all numbers but those below
-    2⁻¹⁷ of the largest beside them: of pixels in 16 channels of a strip, of weights in 16 of an output channel. For
+    2⁻¹⁷ of the largest beside them: of weights in 16 channels of an output channel, and of pixels in the first 16 of a
+    strip. The scale of the strip's other pixels follows from those before, at the cost of up to 8 of these powers. For
     TF32's accuracy: a quarter of the channels as by "bf16x3" and the others by one product of numbers rounded to
     float16, as fine as TF32's. An image of which float16's range may add more than 2⁻¹² of a plane's √(variance + ε) to
     TF32's error, NaN and infinities included, is computed again by the three products, in the same kernel.
@@ -229,16 +284,17 @@ def conv_block_whole(
     return y.permute(0, 3, 1, 2), saved
 
 
-def adjoint(grad: Tensor, weight: Tensor) -> Tensor:
+def adjoint(grad: Tensor, weight: Tensor, counters: Tensor | None = None) -> Tensor:
     """Gradient of x (N, H, W, 64) from ``grad`` (N, H, W, 64), that of the convolution; weight (64, 9, 64).
 
-    All contiguous and of one dtype, bfloat16, float16, or float32 in its own digits; sizes as of :func:`fits`.
+    All contiguous and of one dtype, bfloat16, float16, or float32 in its own digits; sizes as of :func:`fits`;
+    ``counters`` as :func:`conv_block_whole` takes them.
     """
     from hypatia_lab.kernels.conv_block.conv_block_backward import opposite
 
     out, nothing = torch.empty_like(grad), (None, None, None)
     if grad.dtype == torch.float32:
-        _launch(grad, opposite(weight), nothing, (out, *nothing), scaled=True)
+        _launch(grad, opposite(weight), nothing, (out, None, None, counters), scaled=True)
     else:
         _launch(grad, weight, nothing, (out, *nothing), adjoint=True)
     return out
@@ -312,7 +368,7 @@ def conv_block_backward(
     (images, inner, height, width), outer, split = x.shape, weight.shape[0], x.dtype == torch.float32
     cut = candidates((images, inner, outer, height, width), split=split)[0].slice
     behind, sums = behind_convolution(grad, saved, gamma, beta, approximate=approximate, counters=counters)
-    back = adjoint(behind, taps).permute(0, 3, 1, 2)
+    back = adjoint(behind, taps, counters).permute(0, 3, 1, 2)
     if split:
         by_weight, _ = weight_gradient_in_terms(behind, pixels, cut, dependent=True)
     else:

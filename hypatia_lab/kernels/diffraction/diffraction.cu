@@ -3,8 +3,8 @@
 // exact difference to the centre. With R^2 = R0^2 (1 + w), s = R0/R and t = s - 1 that is
 //     a.p/R - a.p0/R0 = (a.p0 t + a.(p - p0) s) / R0,
 // so float keeps the digits that count. All numbers of the scene are read from device memory: nothing waits for the
-// host. Warps never wait for each other: with one centre a block, its latency was half of the kernel's time. The lanes
-// of a warp share the work at its centre, each with a vector of its own, by the same instructions: double is dear.
+// host. The lanes of a warp share the work at the centres, each with a vector of its own, by the same instructions:
+// double is dear. Of a single step one warp does it for its block.
 
 // ---- instructions
 __device__ inline float inverse_root(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
@@ -15,6 +15,14 @@ __device__ inline double cosine(double x) { return cos(x); }  // (2)
 // [/cosine]
 __device__ inline float exact_sine(float x) { return sinpif(x); }
 __device__ inline double exact_sine(double x) { return sinpi(x); }
+// A launch may begin before the one ahead of it has ended, where there is such a thing.
+#if __CUDA_ARCH__ >= 900
+__device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ inline void let_next_kernel_start() {}
+__device__ inline void wait_for_kernel_before() {}
+#endif
 
 // ---- kernels
 constexpr int TILE_FAST = 64, ACROSS = 4, WARPS = 4, CHUNK = 8;
@@ -35,10 +43,10 @@ template <typename T> struct alignas(4 * sizeof(T)) View {
     T here, view_fast, view_slow, view_fast_fast, view_slow_slow, view_fast_slow, unused[2];
 };
 
-template <typename T> struct Tile {
-    Seen<T> seen[CHUNK][VECTORS];
-    View<T> views[CHUNK];
-    int whole[CHUNK][3];
+template <typename T, int STEPS> struct Tile {
+    Seen<T> seen[STEPS][VECTORS];
+    View<T> views[STEPS];
+    int whole[STEPS][3];
 };
 
 __device__ inline double dot(const double* a, const double* b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
@@ -148,9 +156,10 @@ __device__ inline int nearest(T x, int whole, const double* edge, const double* 
     return int(ceil((dot(edge, at) / sqrt(dot(at, at)) - dot(edge, source)) / source[3] - 0.5));
 }
 
-// What the column of a pixel adds to w, to the polarization, and to an angle.
+// What the column of a pixel adds to w and to the polarization, and what an angle starts from and turns by there: as
+// s = 1 + t, what the column moves an angle by, times s, is part of both.
 template <typename T> struct Columns {
-    T x[ACROSS], w[ACROSS], light[ACROSS], angle[3][ACROSS];
+    T x[ACROSS], w[ACROSS], light[ACROSS], slope[ACROSS], start[3][ACROSS], swing[3][ACROSS];
 
     __device__ void place(T first, const View<T>& centre) {
 #pragma unroll
@@ -161,43 +170,72 @@ template <typename T> struct Columns {
     }
     __device__ void look(const View<T>& view) {
 #pragma unroll
-        for (int j = 0; j < ACROSS; ++j) light[j] = view.here + x[j] * (view.view_fast + x[j] * view.view_fast_fast);
+        for (int j = 0; j < ACROSS; ++j) {
+            light[j] = view.here + x[j] * (view.view_fast + x[j] * view.view_fast_fast);
+            slope[j] = view.view_slow + x[j] * view.view_fast_slow;
+        }
     }
     __device__ void turn(const Seen<T>* axes) {
 #pragma unroll
         for (int d = 0; d < 3; ++d)
-            for (int j = 0; j < ACROSS; ++j) angle[d][j] = x[j] * axes[d].by_fast;
+            for (int j = 0; j < ACROSS; ++j) {
+                start[d][j] = axes[d].start + x[j] * axes[d].by_fast;
+                swing[d][j] = axes[d].by_turn + x[j] * axes[d].by_fast;
+            }
     }
 };
 
 // [image]
 // SINGLE: one source, one crystal, one point a pixel and no table of structure factors; then no loop is left inside.
+// 2: and float rows of whole groups of columns, which leave 16 bytes at a time.
 template <typename T, int NA, int NB, int NC, int SINGLE, int TABLE>
 __global__ void __launch_bounds__(32 * WARPS) diffraction(
     const double* crystals, const double* sources, const double* detector, const double* polarization,
     const double* structure, T* out, long long crystal_count, long long source_count, long long size_h, long long size_k,
     long long size_l, long long low_h, long long low_k, long long low_l, long long slow, long long fast,
     long long oversample, long long tile_slow) {
-    __shared__ Tile<T> tiles[WARPS];
-    Tile<T>& tile = tiles[threadIdx.y];
+    __shared__ Tile<T, SINGLE ? 1 : CHUNK> tiles[WARPS];
+    __shared__ double scene[32];
+    auto& tile = tiles[threadIdx.y];
+    let_next_kernel_start();
 
     const int height = int(slow), width = int(fast), tall = int(tile_slow);
     const int crystals_here = SINGLE ? 1 : int(crystal_count), points = SINGLE ? 1 : int(oversample);
     const int step_count = SINGLE ? 1 : crystals_here * int(source_count);
-    const int first_fast = blockIdx.x * TILE_FAST, first_slow = (blockIdx.y * WARPS + threadIdx.y) * tall;
-    if (first_slow >= height) return;
+    const int first_fast = (blockIdx.x * WARPS + threadIdx.y) * TILE_FAST, first_slow = blockIdx.y * tall;
+    if (!SINGLE && first_fast >= width) return;
     const double centre_fast = first_fast + TILE_FAST / 2, centre_slow = first_slow + 0.5 * tall;
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES, column = first_fast + lane * ACROSS;
     const int lines = column < width ? min(tall, height - first_slow) : 0;
-    const bool aligned = sizeof(T) == 4 && width % ACROSS == 0;
+    const bool aligned = SINGLE == 2 || (sizeof(T) == 4 && width % ACROSS == 0);
     crystals += blockIdx.z * crystal_count * 9;
-    out += ((long long)blockIdx.z * height + first_slow) * width + column;
+    wait_for_kernel_before();
+    out += (unsigned long long)(blockIdx.z * height + first_slow + row) * unsigned(width) + column;
+    const int kind = threadIdx.x % VECTORS;
+    if (SINGLE) {
+        // One warp for all of the block's tiles, eight lanes each; which one differs, for their units are not the same.
+        const unsigned turn = blockIdx.x + blockIdx.y + blockIdx.y / 4 + blockIdx.z + blockIdx.z / 4;
+        if (threadIdx.y == turn % WARPS) {
+            // All numbers of the scene by one request, a lane each: one journey to memory, not three.
+            const int n = threadIdx.x, number = n / VECTORS;
+            scene[n] = *(n < 9 ? crystals + n : n < 13 ? sources + (n - 9) : n < 23 ? detector + (n - 13)
+                         : n < 27 ? polarization + (n - 23) : structure);
+            __syncwarp();
+            double at[3];
+            int whole;
+            place(scene + 13, (blockIdx.x * WARPS + number) * TILE_FAST + TILE_FAST / 2, centre_slow, at);
+            tiles[number].seen[0][kind] = seen_from<T>(at, scene + (kind < 3 ? kind : 0) * 3, scene + 9, scene + 13,
+                                                       scene + 24, kind, &whole);
+        }
+        __syncthreads();
+        if (first_fast >= width) return;
+        detector = scene + 13, polarization = scene + 23, structure = scene + 27;
+    }
 
     for (int begun = 0; begun < step_count; begun += CHUNK) {
         const int count = SINGLE ? 1 : min(CHUNK, step_count - begun);
         __syncwarp();
-        const int kind = threadIdx.x % VECTORS;
-        for (int number = threadIdx.x / VECTORS; number < count; number += 32 / VECTORS) {
+        for (int number = threadIdx.x / VECTORS; !SINGLE && number < count; number += 32 / VECTORS) {
             double at[3];
             place(detector, centre_fast, centre_slow, at);  // (1)
             const double* source = sources + (begun + number) / crystals_here * 4;
@@ -207,47 +245,48 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
             if (TABLE && kind < 3) tile.whole[number][kind] = whole;
         }
         __syncwarp();
-        if (threadIdx.x < count) {
-            const Seen<T>* seen = tile.seen[threadIdx.x];
-            // Solid angle at the centre: a pixel's area times distance, over R0 cubed; and the mean over all terms.
-            const T share = T(TABLE ? 1.0 : structure[0]) / (T(step_count) * T(points * points));
-            const T solid = share * T(detector[9]) * inverse_root(seen[CENTRE].start);
-            tile.views[threadIdx.x] = view_of<T>(seen, T(polarization[0]), solid);
-        }
+        // Solid angle at the centre: a pixel's area times distance, over R0 cubed; and the mean over all terms.
+        const T share = T(TABLE ? 1.0 : structure[0]) / (T(step_count) * T(points * points));
+        const auto looked = [&](const Seen<T>* seen) {
+            return view_of<T>(seen, T(polarization[0]), share * T(detector[9]) * inverse_root(seen[CENTRE].start));
+        };
+        if (!SINGLE && threadIdx.x < count) tile.views[threadIdx.x] = looked(tile.seen[threadIdx.x]);
         __syncwarp();
 
         Columns<T> columns;
         Seen<T> axes[3];
         View<T> view;
         if (SINGLE) {
-            view = tile.views[0];
+            view = looked(tile.seen[0]);  // every lane the same: quicker than one lane and the others' wait
 #pragma unroll
             for (int d = 0; d < 3; ++d) axes[d] = tile.seen[0][d];
             columns.place(T(lane * ACROSS - TILE_FAST / 2) + T(0.5), view);
             columns.look(view);
             columns.turn(axes);
         }
-        T above = T(row) - T(0.5) * T(tall);  // the pixels' edge from the tile's centre: counting is cheaper than converting
-        T* to = out + (long long)row * width;
+        // The pixels' edge, or of one point their middle, from the tile's centre: counting is cheaper than converting.
+        T above = T(row) - T(0.5) * T(tall) + T(SINGLE ? 0.5 : 0.0);
+        T* to = out;
 #pragma unroll (SINGLE ? 2 : 1)
         for (int line = row; line < lines; line += ROWS, above += T(ROWS), to += ROWS * width) {
             T total[ACROSS] = {};
             for (int point = 0; point < points * points; ++point) {
                 const T spacing = T(1) / T(points), corner = T(0.5) * spacing;
-                const T ds = above + (SINGLE ? T(0.5) : T(point / points) * spacing + corner);
+                const T ds = SINGLE ? above : above + (T(point / points) * spacing + corner);
                 if (!SINGLE) {
                     view = tile.views[0];
                     columns.place(T(lane * ACROSS - TILE_FAST / 2) + T(point % points) * spacing + corner, view);
                 }
                 const T w_slow = ds * (view.slow + ds * view.slow_slow);
-                T s[ACROSS], t[ACROSS], weight[ACROSS];
+                T s[ACROSS], t[ACROSS], gain[ACROSS], weight[ACROSS];
 #pragma unroll
                 for (int j = 0; j < ACROSS; ++j) {
                     const T w = columns.w[j] + w_slow, ratio = T(1) + w;
                     s[j] = inverse_root(ratio);  // (2)
                     // s is rounded off near 1, so s - 1 lacks digits; a Newton step on 1 = s^2 (1 + w) gives them back.
                     const T near = s[j] - T(1);
-                    t[j] = near - T(0.5) * (ratio * (near * s[j] + near) + w);
+                    gain[j] = near * s[j] + near;  // s^2 - 1
+                    t[j] = near - T(0.5) * (ratio * gain[j] + w);
                 }
 #pragma unroll 1
                 for (int number = 0; number < count; ++number) {
@@ -256,10 +295,10 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
                             view = tile.views[number];
                             columns.look(view);
                         }
-                        const T below = ds * (view.view_slow + ds * view.view_slow_slow), slope = ds * view.view_fast_slow;
+                        const T below = ds * view.view_slow_slow;
 #pragma unroll
                         for (int j = 0; j < ACROSS; ++j)
-                            weight[j] = (columns.light[j] + (below + columns.x[j] * slope)) * s[j];
+                            weight[j] = (columns.light[j] + ds * (columns.slope[j] + below)) * s[j];
                     }
                     if (!SINGLE) {
 #pragma unroll
@@ -269,13 +308,14 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
                     const T down_h = ds * axes[0].by_slow, down_k = ds * axes[1].by_slow, down_l = ds * axes[2].by_slow;
 #pragma unroll
                     for (int j = 0; j < ACROSS; ++j) {
-                        const T ah = axes[0].start + axes[0].by_turn * t[j] + (columns.angle[0][j] + down_h) * s[j];  // (3)
-                        const T ak = axes[1].start + axes[1].by_turn * t[j] + (columns.angle[1][j] + down_k) * s[j];
-                        const T al = axes[2].start + axes[2].by_turn * t[j] + (columns.angle[2][j] + down_l) * s[j];
+                        const T ah = columns.start[0][j] + columns.swing[0][j] * t[j] + down_h * s[j];  // (3)
+                        const T ak = columns.start[1][j] + columns.swing[1][j] * t[j] + down_k * s[j];
+                        const T al = columns.start[2][j] + columns.swing[2][j] * t[j] + down_l * s[j];
                         // Solid angle falls as s^3, and the polarization here is (R/R0)^2 too large.
                         T squared = weight[j];
-                        const T lattice = s[j] * s[j] * interference<T, NA>(ah, squared) *
-                                          interference<T, NB>(ak, squared) * interference<T, NC>(al, squared);
+                        const T waves = interference<T, NA>(ah, squared) * interference<T, NB>(ak, squared) *
+                                        interference<T, NC>(al, squared);
+                        const T lattice = waves + waves * gain[j];
                         if constexpr (TABLE) {
                             const double f = centre_fast + double(columns.x[j]), s0 = centre_slow + double(ds);
                             const double* source = sources + (begun + number) / crystals_here * 4;

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from hypatia_lab.kernels.conv_block.conv_block_triton import gelu
+from hypatia_lab.kernels.linear_relu.epilogue import GELUS
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     PRECISIONS,
     Config,
@@ -173,9 +174,6 @@ def _linear_activation(
 
 # ---------------------------------------------------------------- launch
 
-GELUS = ("none", "tanh")
-"""GELU's forms, as ``torch.nn.functional.gelu`` calls them (``approximate``): by the error function, or by tanh."""
-
 
 def linear_activation(
     x: Tensor,
@@ -189,9 +187,10 @@ def linear_activation(
 ) -> Tensor:
     """f(x·Wᵀ + b) in one kernel: x (..., in), W (out, in), b (out) or None → (..., out) of the same dtype.
 
-    f is a ReLU if ``relu``, then a GELU unless ``approximate``, one of :data:`GELUS`, is None. bfloat16, float16, or
-    float32 multiplied as ``precision`` says, on a CUDA device (in Triton's interpreter on any); sums and f are float32,
-    rounded once at the end. Of 16 bits the error function is a short form, off by far less than they are rounded by.
+    f is a ReLU if ``relu``, then a GELU unless ``approximate``, one of
+    :data:`~hypatia_lab.kernels.linear_relu.epilogue.GELUS`, is None. bfloat16, float16, or float32 multiplied as
+    ``precision`` says, on a CUDA device (in Triton's interpreter on any); sums and f are float32, rounded once at the
+    end. Of 16 bits the error function is a short form, off by far less than they are rounded by.
     ``precision`` and ``tiles`` are those of :func:`hypatia_lab.kernels.linear_relu.linear_relu_triton.linear_relu`, and
     NaN and infinities go through as in torch's float64.
 

@@ -1,11 +1,12 @@
-// Linear+ReLU for Hopper: y (batch, out) = max(0, x (batch, in) times W (out, in) transposed + bias), in bfloat16 or
-// float16 with sums in float, or in float rounded to TF32 by the copy engine. At the sizes where a call takes
+// Linear+ReLU for Hopper: y (batch, out) = max(0, x (batch, in) times W (out, in) transposed + bias), or another
+// epilogue in the ReLU's place, in bfloat16 or float16 with sums in float, or in float rounded to TF32 by the copy engine. At the sizes where a call takes
 // microseconds most of them go by before the first product and after the last one. So a block computes one tile, one
 // warp alone copies for it, registers stay as they were launched, and tiles leave in whole boxes. Where there are few
 // tiles, several blocks share one. Rows that the copy engine cannot fetch are copied first, and few rows are multiplied
 // by the ordinary units.
 // Sources: CUTLASS's sm90 kernels, fast.cu (pranjalssh), and the ladder's last steps (../ladder).
 
+#include "epilogue.cuh"
 #include "hopper.cuh"
 
 // ---- kernels
@@ -80,10 +81,10 @@ __global__ __launch_bounds__(256) void pack_rows(const scalar* first, scalar* to
 // Few rows of x: y's column is a row of W times each of them, by SHARE warps, which add what each has of the sums. Block
 // 128; PACK numbers are loaded at once, rows are of whole packs. By float's own arithmetic, whatever scalar is.
 // [few_rows]
-template <typename scalar, int BATCH, int PACK, int SHARE>
+template <typename scalar, int BATCH, int PACK, int SHARE, typename Epilogue = Relu>
 __global__ __launch_bounds__(128) void linear_relu_rows(const scalar* x, const scalar* weight, const scalar* bias,
                                                         scalar* y, Size in_features, Size out_features, Size x_pitch,
-                                                        Size weight_pitch, Size y_pitch, Size rectified) {
+                                                        Size weight_pitch, Size y_pitch, Size finish) {
     constexpr int COLUMNS = 4 / SHARE, STEP = 32 * SHARE * PACK;
     __shared__ float parts[4][BATCH];
     wait_for_kernel_before();
@@ -119,7 +120,7 @@ __global__ __launch_bounds__(128) void linear_relu_rows(const scalar* x, const s
     float sum = bias ? static_cast<float>(bias[column]) : 0.0f;
 #pragma unroll
     for (int part = 0; part < SHARE; ++part) sum += parts[warp + part][lane];
-    y[lane * y_pitch + column] = static_cast<scalar>(rectified && sum < 0 ? 0 : sum);
+    y[lane * y_pitch + column] = static_cast<scalar>(finish ? Epilogue::of(sum) : sum);
 }
 // [/few_rows]
 
@@ -128,16 +129,16 @@ __global__ __launch_bounds__(128) void linear_relu_rows(const scalar* x, const s
 // shared memory: 1023 to align, STAGES boxes of x and of W, WIDTH biases in float, two barriers a stage. Boxes are 128
 // bytes along k: x_map's 64 CONSUMERS rows, w_map's WIDTH, both rounded to TF32 where scalar is float. y_map's are 64
 // rows of as many bytes; it is used where rows of y, y_pitch numbers apart, start at multiples of 16 bytes. y starts at
-// one, all extents are at least 1, `bias` may be null, and negative sums stay unless `rectified`. SHARE blocks, a
+// one, all extents are at least 1, `bias` may be null, and Epilogue is left out unless they `finish`. SHARE blocks, a
 // cluster, have one tile between them, each the products of some of the boxes along k; each adds up some of the tile's
 // rows, from all of them. Or PAIR blocks, a cluster, have tiles one below the other and fetch W for each other, a part
 // each; w_map's boxes are of WIDTH / PAIR rows then.
 // [linear_relu]
-template <typename scalar, int CONSUMERS, int WIDTH, int STAGES, int SHARE, int PAIR>
+template <typename scalar, int CONSUMERS, int WIDTH, int STAGES, int SHARE, int PAIR, typename Epilogue = Relu>
 __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
     const __grid_constant__ TensorMap y_map, const scalar* bias, scalar* y, Size batch, Size in_features,
-    Size out_features, Size y_pitch, Size group, Size rectified) {
+    Size out_features, Size y_pitch, Size group, Size finish) {
     // [/linear_relu]
     // Numbers along k in a box, and in a product: 32 bytes, 2 in an operand's units.
     constexpr int BOX = ROW_BYTES / sizeof(scalar), INNER = BOX / 4, PACK = 16 / sizeof(scalar);
@@ -268,7 +269,7 @@ __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
 #pragma unroll
             for (int n = 0; n < 4; ++n) {
                 const float y_n = found[n] + shift[at + n];
-                if (column + at + n < out_features) y[to + n] = static_cast<scalar>(rectified && y_n < 0 ? 0 : y_n);
+                if (column + at + n < out_features) y[to + n] = static_cast<scalar>(finish ? Epilogue::of(y_n) : y_n);
             }
         }
         synchronize_cluster();  // no block leaves while another one reads its sums
@@ -278,7 +279,7 @@ __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
     const auto finished = [&](int j, int half) {
         const float2 by = *reinterpret_cast<const float2*>(shift + 8 * j + lane % 4 * 2);
         const float low = sums[4 * j + 2 * half] + by.x, high = sums[4 * j + 2 * half + 1] + by.y;
-        return make_float2(rectified && low < 0 ? 0 : low, rectified && high < 0 ? 0 : high);  // (4)
+        return make_float2(finish ? Epilogue::of(low) : low, finish ? Epilogue::of(high) : high);  // (4)
     };
     // [/linear_relu]
     // Of narrow tiles float fills whole sectors of memory from the registers, and sooner; what is odd is sooner stored so.

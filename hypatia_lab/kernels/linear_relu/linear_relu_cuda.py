@@ -1,5 +1,7 @@
 """Linear+ReLU in CUDA for Hopper (``linear_relu.cu``), at any shape: its kernels' plans and launches.
 
+In the ReLU's place there may be a GELU, a ReLU with a GELU behind it, or nothing.
+
 Of bfloat16 and float16, and of float32, which the copy engine rounds to the nearest TF32 number on its way. Rows that
 the copy engine cannot fetch are copied first, both operands' in one launch. Few rows of x are multiplied without tensor
 cores, float32 then by its own arithmetic.
@@ -13,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hypatia_lab.kernels import loader
+from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.hopper import PACK_BYTES, ROW_BYTES, SECTOR_BYTES
+from hypatia_lab.kernels.linear_relu.epilogue import NOTHING, RELU, Epilogue
+from hypatia_lab.kernels.operands import ensure_layer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -180,18 +184,24 @@ def fetched(*matrices: Tensor) -> list[Tensor]:
 
 
 def linear_relu(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, plan: Plan | None = None, relu: bool = True
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    *,
+    plan: Plan | None = None,
+    epilogue: Epilogue = RELU,
 ) -> None:
     """Write max(0, x·Wᵀ + b) to ``out`` (batch, out) of x (batch, in), W (out, in) and b (out) or None.
 
     All of bfloat16, of float16, or of float32, multiplied as TF32, on one GPU of compute capability 9.0, by
     programmatic dependent launch; no extent zero; neighbouring columns of ``out`` next to each other, and it begins at
     a multiple of 16 bytes; b is contiguous. At most :data:`FEW` rows are multiplied by float32's own arithmetic, unless
-    there is a ``plan``, which stands in place of the default one. Without ``relu`` negative sums stay. Raises
-    ``RuntimeError`` for a plan that the driver refuses.
+    there is a ``plan``, which stands in place of the default one. ``epilogue`` is what stands in the ReLU's place.
+    Raises ``RuntimeError`` for a plan that the driver refuses, ``ValueError`` for an unknown GELU.
     """
     if plan is None and len(x) <= FEW:
-        _few_rows(x, weight, bias, out, relu)
+        _few_rows(x, weight, bias, out, epilogue)
         return
     x, weight = fetched(x, weight)
     (batch, inner), outer, size = x.shape, len(weight), x.element_size()
@@ -203,14 +213,15 @@ def linear_relu(
     # What stands in its place is never read.
     y_map = loader.tensor_map(out, 64, box) if out.stride(0) * size % PACK_BYTES == 0 else x_map
     template = (loader.scalar(x.dtype), plan.consumers, plan.width, plan.stages, plan.share, plan.pair)
+    template += _behind(epilogue, x.dtype)
     together = {"cluster": plan.share * plan.pair, "dependent": True}
     launch = loader.cuda_launcher(SOURCE, "linear_relu_tiles", *template, shared=plan.shared(), **together)
     grid = (plan.share * plan.tiles(batch, outer),)
-    sizes = (batch, inner, outer, out.stride(0), plan.group, int(relu))
+    sizes = (batch, inner, outer, out.stride(0), plan.group, int(epilogue != NOTHING))
     launch(grid, (plan.threads,), x_map, w_map, y_map, bias, out, *sizes)
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, epilogue: Epilogue = RELU) -> Tensor:
     """max(0, x·Wᵀ + b), (..., out), of x (..., in), W (out, in) and b (out) or None; of no rows, too.
 
     Else as :func:`linear_relu`.
@@ -219,17 +230,35 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if out.numel():
         rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
         with torch.cuda.device_of(x):
-            linear_relu(rows, weight, None if bias is None else bias.contiguous(), out.view(-1, weight.shape[0]))
+            bias, y = None if bias is None else bias.contiguous(), out.view(-1, weight.shape[0])
+            linear_relu(rows, weight, bias, y, epilogue=epilogue)
     return out
 
 
-def _few_rows(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, relu: bool) -> None:
+def checked(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str, epilogue: Epilogue = RELU) -> Tensor:
+    """:func:`forward`, of what it can multiply as ``precision`` says; else it raises ``ValueError``, naming what is
+    wrong: sizes that do not fit, mixed or other dtypes, another precision, an unfit device.
+    """
+    ensure_layer(x, weight, bias)
+    if reason := unfit(loader.dtype_name(x.dtype), x.shape[:-1].numel(), x.shape[-1], precision):
+        raise ValueError(reason)
+    hopper.ensure(x)
+    return forward(x, weight, bias, epilogue)
+
+
+def _behind(epilogue: Epilogue, dtype: torch.dtype, *, fine: bool = False) -> tuple[str, ...]:
+    """Template arguments for ``epilogue``. The ReLU's is the default; its kernel can do without it, too."""
+    return () if epilogue.approximate is None else (epilogue.functor(dtype, fine=fine),)
+
+
+def _few_rows(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, epilogue: Epilogue) -> None:
     x, weight = (one if one.stride(1) == 1 else one.contiguous() for one in (x, weight))
     (batch, inner), outer, size = x.shape, len(weight), x.element_size()
     pack = PACK_BYTES // size if fetchable(x) and fetchable(weight) and inner * size % PACK_BYTES == 0 else 1
     # A lane has at least four packs of a row, or all of it.
     share = next((share for share in (4, 2) if inner >= share * 128 * pack), 1)
     template = (loader.scalar(x.dtype), batch, pack, share)
+    template += _behind(epilogue, x.dtype, fine=size == 4)
     launch = loader.cuda_launcher(SOURCE, "linear_relu_rows", *template, dependent=True)
-    strides = (x.stride(0), weight.stride(0), out.stride(0), int(relu))
+    strides = (x.stride(0), weight.stride(0), out.stride(0), int(epilogue != NOTHING))
     launch((-(-outer * share // 4),), (128,), x, weight, bias, out, inner, outer, *strides)

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from hypatia_lab.kernels.linear_relu import split_products
+from hypatia_lab.kernels.linear_relu.epilogue import RELU, Epilogue, activated
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import (
     Config,
     corner,
@@ -401,6 +402,7 @@ def linear_relu_split(
     terms: str = "fp16x3",
     cuda: bool = False,
     tiles: Config | split_products.Plan | None = None,
+    epilogue: Epilogue = RELU,
 ) -> Tensor:
     """max(0, x·Wᵀ + b) with float32's accuracy on matrix units: x (..., in), W (out, in), b (out) or None → (..., out).
 
@@ -417,7 +419,8 @@ def linear_relu_split(
     inputs give infinity or NaN in fewer cases than in IEEE float32. Infinities and NaN give what IEEE arithmetic gives,
     and subnormals count.
 
-    W may have been split before (:func:`split_once`): then only x is, and W must not have changed since.
+    W may have been split before (:func:`split_once`): then only x is, and W must not have changed since. CUDA's kernel
+    takes another ``epilogue``, too, in the ReLU's place.
 
     Raises ValueError naming the tensor, as :func:`linear_relu` does, and for other terms, an unfit device or a W that
     has changed since it was split; :class:`~hypatia_lab.kernels.loader.BuildError` where CUDA's does not build.
@@ -430,6 +433,8 @@ def linear_relu_split(
     _ensure_known(terms)
     if cuda or isinstance(tiles, split_products.Plan):
         split_products.ensure_able(x, terms)
+    elif epilogue != RELU:
+        raise ValueError("Triton's kernel of split operands has a ReLU and nothing else behind it")
     if once and (once.terms != terms or not once.current):
         why = "it has changed since" if once.terms == terms else f"it is {once.terms}, not {terms}"
         raise ValueError(f"weight was split before: {why}; split it again")
@@ -439,7 +444,7 @@ def linear_relu_split(
     a, y = rows_of(x), out.view(-1, matrix.shape[0])
     batch, inner, outer = sizes = (a.shape[0], a.shape[1], matrix.shape[0])
     if inner == 0:
-        return out.zero_() if bias is None else out.copy_(bias.relu())
+        return out.zero_() if bias is None else out.copy_(activated(bias, *epilogue))
     if tiles is None:
         tiles = split_products.default_plan((batch, outer)) if cuda else config(sizes, terms)
     bias = None if bias is None else bias.contiguous()
@@ -452,7 +457,7 @@ def linear_relu_split(
     left, right = both.rows(0, batch), other.rows(first, first + outer)
     if isinstance(tiles, split_products.Plan):
         with torch.cuda.device_of(x):
-            split_products.linear_relu(left, right, bias, y, plan=tiles)
+            split_products.linear_relu(left, right, bias, y, plan=tiles, epilogue=epilogue)
         return out
     store = tiles.store and described(y)
     with torch.cuda.device_of(x):

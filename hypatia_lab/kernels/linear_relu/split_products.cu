@@ -6,6 +6,7 @@
 // Sources: Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores (2022), DeepSeek-V3 (2024; sums
 // that leave the matrix units now and then), CUTLASS (one warpgroup copies, its registers given away).
 
+#include "epilogue.cuh"
 #include "hopper.cuh"
 
 // ---- kernels
@@ -146,7 +147,7 @@ struct Column {
 // tiles one below the other and share b. `product_of` makes of a cluster's tile its product, and of its number that
 // among this product's. Dynamic shared memory: 1024 to align, STAGES times four boxes, a tile's columns for each
 // warpgroup that multiplies, two barriers a stage. Boxes of 64 along k: HEIGHT rows of a, WIDTH / CLUSTER of b.
-template <int STAGES, int CLUSTER, bool RECTIFY, typename Find>
+template <int STAGES, int CLUSTER, typename Epilogue, typename Find>
 __device__ inline void multiply_split(int tiles, int group, const Find& product_of) {
     constexpr int SHARE = WIDTH / CLUSTER, CLUSTER_ROWS = HEIGHT * CLUSTER;
     constexpr unsigned COLUMN_BYTES = WIDTH * sizeof(Column);
@@ -322,7 +323,7 @@ __device__ inline void multiply_split(int tiles, int group, const Find& product_
                     down = min(max(down - 2 * (BOUND + 127), -252), 252);
                     const float scaled = total[4 * j + 2 * half + n] * power_of_two(down >> 1);
                     const float found = scaled * power_of_two(down - (down >> 1)) + by.bias;
-                    return RECTIFY && found < 0 ? 0.0f : found;
+                    return Epilogue::of(found);
                 };
                 if (top + 8 * half >= product.height) continue;
                 float* to = product.out + static_cast<Size>(top + 8 * half) * product.width + column;
@@ -345,10 +346,10 @@ __device__ inline void multiply_split(int tiles, int group, const Find& product_
     if constexpr (CLUSTER > 1) synchronize_cluster();
 }
 
-// y (batch, out) = max(0, x (batch, in) times W (out, in) transposed + bias), of x and W in two terms each. Any grid of
-// whole clusters; y starts at a multiple of 8 bytes; all extents are at least 1.
+// y (batch, out) = Epilogue of x (batch, in) times W (out, in) transposed + bias, of x and W in two terms each. Any grid
+// of whole clusters; y starts at a multiple of 8 bytes; all extents are at least 1.
 // [split_products]
-template <int STAGES, int CLUSTER>
+template <int STAGES, int CLUSTER, typename Epilogue = Relu>
 __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void linear_relu_split(
     const __grid_constant__ TensorMap x_large, const __grid_constant__ TensorMap x_small,
     const __grid_constant__ TensorMap w_large, const __grid_constant__ TensorMap w_small, const int* x_exponents,
@@ -357,7 +358,7 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void linear_relu_split(
     const Product product = {&x_large, &x_small, &w_large, &w_small, x_exponents, w_exponents, bias, y,
                              static_cast<int>(batch), static_cast<int>(in_features), static_cast<int>(out_features)};
     const int tiles = product.down(HEIGHT * CLUSTER) * product.across();
-    multiply_split<STAGES, CLUSTER, true>(tiles, static_cast<int>(group), [&](int&) { return product; });
+    multiply_split<STAGES, CLUSTER, Epilogue>(tiles, static_cast<int>(group), [&](int&) { return product; });
 }
 
 // Two products without bias or ReLU in one launch: first come the tiles of the first one, whose sums are the longer.
@@ -376,7 +377,7 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void two_products_split(
                             static_cast<int>(cd_height), static_cast<int>(cd_depth), static_cast<int>(cd_width)};
     const int firsts = first.down(HEIGHT * CLUSTER) * first.across();
     const int tiles = firsts + second.down(HEIGHT * CLUSTER) * second.across();
-    multiply_split<STAGES, CLUSTER, false>(tiles, static_cast<int>(group), [&](int& index) {
+    multiply_split<STAGES, CLUSTER, Same>(tiles, static_cast<int>(group), [&](int& index) {
         if (index < firsts) return first;
         index -= firsts;
         return second;

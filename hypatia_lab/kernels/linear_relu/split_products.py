@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from hypatia_lab.kernels import hopper, loader
+from hypatia_lab.kernels.linear_relu.epilogue import RELU, Epilogue
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,9 +77,9 @@ def ensure_able(tensor: Tensor, terms: str = "fp16x3") -> None:
     hopper.ensure(tensor)
 
 
-def _launcher(kernel: str, plan: Plan) -> loader.Launch:
+def _launcher(kernel: str, plan: Plan, *more: str) -> loader.Launch:
     how = {"shared": plan.shared(), "cluster": plan.cluster, "dependent": True}
-    return loader.cuda_launcher(SOURCE, kernel, plan.stages, plan.cluster, **how)
+    return loader.cuda_launcher(SOURCE, kernel, plan.stages, plan.cluster, *more, **how)
 
 
 def split_rows(first: Tensor, second: Tensor | None, values: Tensor, exponents: Tensor) -> None:
@@ -118,16 +121,26 @@ def _grid(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> tuple[
     return (min(tiles, loader.multiprocessors(products[0][2].device.index) // plan.cluster) * plan.cluster,)
 
 
-def linear_relu(x: Terms, weight: Terms, bias: Tensor | None, out: Tensor, *, plan: Plan | None = None) -> None:
+def linear_relu(
+    x: Terms,
+    weight: Terms,
+    bias: Tensor | None,
+    out: Tensor,
+    *,
+    plan: Plan | None = None,
+    epilogue: Epilogue = RELU,
+) -> None:
     """Write max(0, x·Wᵀ + b) to ``out`` (batch, out) of x (batch, in) and W (out, in); bias (out) float32.
 
-    ``out`` is contiguous, no extent is zero. On one GPU of compute capability 9.0, by programmatic dependent launch.
+    ``epilogue`` is what stands in the ReLU's place. ``out`` is contiguous, no extent is zero. On one GPU of compute
+    capability 9.0, by programmatic dependent launch.
     ``plan``: in place of the default one. Raises ``RuntimeError`` for a plan that the driver refuses.
     """
     (batch, inner), outer = x.large.shape, len(weight.large)
     plan = plan or default_plan((batch, outer))
     products = [(x, weight, out)]
-    launch = _launcher("linear_relu_split", plan)
+    behind = () if epilogue == RELU else (epilogue.functor(torch.float32, fine=True),)
+    launch = _launcher("linear_relu_split", plan, *behind)
     exponents, sizes = (x.exponents, weight.exponents), (batch, inner, outer, plan.group)
     launch(_grid(products, plan), (THREADS,), *_maps(products, plan), *exponents, bias, out, *sizes)
 

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
-from hypatia_lab.kernels.operands import ensure_layer
-from hypatia_lab.operations.linear_relu import OPERANDS, output
+from hypatia_lab.operations.linear_relu import OPERANDS, needs, output
 from hypatia_lab.operations.linear_relu.own_backward import gradients_operator, linear_relu_gradients
 from hypatia_lab.operations.operators import Operator, operator
 from hypatia_lab.operations.torch_forms import bind
@@ -44,12 +42,7 @@ def linear_relu_cuda(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     copies what the copy engine cannot fetch: rows that do not begin at multiples of 16 bytes. Raises ``ValueError`` on
     a misfit, another dtype or precision, or an unfit device.
     """
-    ensure_layer(x, weight, bias)
-    batch = x.shape[:-1].numel()
-    if reason := tiles.unfit(str(x.dtype).removeprefix("torch."), batch, x.shape[-1], precision):
-        raise ValueError(reason)
-    hopper.ensure(x)
-    return tiles.forward(x, weight, bias)
+    return tiles.checked(x, weight, bias, precision)
 
 
 @operator("linear_relu_split", planned=True)
@@ -93,47 +86,18 @@ linear_relu_split_once.register_fake(
 linear_relu_split_once.not_differentiable("weights that were split before are for inference; split x and W instead")
 
 
-def _triton(workload: Workload, device: str) -> str:
-    if missing := loader.triton_missing(device):
-        return missing
-    return "the Triton kernel has no float64" if workload.dtype == "float64" else ""
-
-
-def hopper_missing(device: str) -> str:
-    """Why CUDA kernels of Hopper's own instructions cannot run on this machine's ``device``; empty when they can."""
-    return hopper.missing("float16", device)
-
-
-def _cuda(workload: Workload, device: str) -> str:
-    if missing := hopper_missing(device):
-        return missing
-    return tiles.unfit(workload.dtype, workload.shape[0], workload.shape[1], workload.math)
-
-
-def _split(workload: Workload, device: str) -> str:
-    if missing := loader.triton_missing(device):
-        return missing
-    if workload.dtype != "float32":
-        return "splitting operands is a way to float32's own accuracy"
-    return "" if torch.cuda.get_device_capability() >= (9, 0) else "needs tensor descriptors (compute capability 9.0)"
-
-
-def _split_cuda(workload: Workload, device: str) -> str:
-    return _split(workload, device) or hopper_missing(device)
-
-
 _own = partial(variant, "linear_relu", origin="own")
-_halves = partial(_own, needs=_split, maths=("ieee",), splits=("float16/ieee", 3))
+_halves = partial(_own, needs=needs.split, maths=("ieee",), splits=("float16/ieee", 3))
 _MATHS = ("ieee", "tf32", "tf32x3", "bf16x3")
 
 
-@_own("triton", needs=_triton, maths=_MATHS, label="one Triton kernel", tags=("tensor_cores",))
+@_own("triton", needs=needs.triton, maths=_MATHS, label="one Triton kernel", tags=("tensor_cores",))
 def triton(workload: Workload, inputs: Inputs) -> Run:
     """One Triton kernel: products of tiles on tensor cores, bias and ReLU before anything is stored."""
     return bind(lambda x, weight, bias: linear_relu_triton(x, weight, bias, workload.math), inputs, OPERANDS)
 
 
-@_own("cuda", needs=_cuda, maths=_MATHS[:2], label="one CUDA kernel", tags=("tensor_cores",))
+@_own("cuda", needs=needs.cuda, maths=_MATHS[:2], label="one CUDA kernel", tags=("tensor_cores",))
 def cuda(workload: Workload, inputs: Inputs) -> Run:
     """One CUDA kernel for Hopper: a tile a block, bias and ReLU before anything is stored; rows copied first if odd."""
     return bind(lambda x, weight, bias: linear_relu_cuda(x, weight, bias, workload.math), inputs, OPERANDS)
@@ -150,7 +114,7 @@ for _terms, _name, _kind in (("fp16x3", "float16", "float16/ieee"), ("tf32x3", "
     _label = f"float32 as three {_name} products"
     _halves(_terms, label=_label, tags=("split",), splits=(_kind, 3))(_in_triton(_terms))
 
-_in_cuda = partial(_halves, needs=_split_cuda)
+_in_cuda = partial(_halves, needs=needs.split_cuda)
 
 
 @_in_cuda("fp16x3_cuda_once", label="three float16 products in CUDA, weights split once", tags=("split",))

@@ -14,9 +14,10 @@ import torch
 
 from hypatia_lab.kernels import hopper
 from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
+from hypatia_lab.kernels.linear_relu.epilogue import NOTHING
 from hypatia_lab.kernels.operands import ensure_layer
 from hypatia_lab.operations import mlp
-from hypatia_lab.operations.linear_relu.tensor_cores import hopper_missing
+from hypatia_lab.operations.linear_relu.needs import hopper_missing
 from hypatia_lab.operations.operators import operator
 from hypatia_lab.variants import variant
 
@@ -65,7 +66,7 @@ def mlp_layers(
             hidden = tiles.packed(batch, len(weight), x)
             tiles.linear_relu(rows, weight, bias.contiguous(), hidden)
             rows = hidden
-        tiles.linear_relu(rows, operands[-1], biases[-1].contiguous(), out.view(batch, -1), relu=False)
+        tiles.linear_relu(rows, operands[-1], biases[-1].contiguous(), out.view(batch, -1), epilogue=NOTHING)
     return out
 
 
