@@ -33,7 +33,7 @@ WORSE = 0.05
 LATE = f"over {WORSE:.0%} slower"
 FEW, TILE_ROWS = 8, 64
 """Most rows that Linear+ReLU in CUDA multiplies without tensor cores, and rows of its smallest tile."""
-COPYING = ("cuda", "layers_cuda")
+COPYING = ("cuda", "layers_cuda", "triton_fp16x3")
 """Forms that copy uneven rows first."""
 PACK = {"float32": 4, "bfloat16": 8}
 """dtype → how many of its numbers 16 bytes hold."""

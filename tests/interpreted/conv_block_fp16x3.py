@@ -97,7 +97,7 @@ def check_two_terms_hold_22_bits_of_every_magnitude():
     rows = torch.randn(9, 37, generator=g) * torch.logspace(-44, 37, 9)[:, None]
     rows[:, 5:] *= torch.logspace(0, -6, 32)
     rows[3] = 0
-    large, small, scales = scaled_terms(rows, len(rows), False)
+    large, small, scales = scaled_terms(rows, dependent=False)[0]
     held = (large.double() + small.double()) * scales.double()[:, None]
     most = rows.double().abs().amax(1, keepdim=True)
     wrong = (held - rows.double()).abs() - torch.maximum(2.0**-22 * rows.double().abs(), 2.0**-38 * most)
@@ -106,8 +106,8 @@ def check_two_terms_hold_22_bits_of_every_magnitude():
     # Pieces of a row come out as a row in one piece.
     long = torch.randn(3, 2500, generator=g)
     (large, small, scales), shortened = (
-        scaled_terms(long, 3, False),
-        scaled_terms(long[:, :1000].contiguous(), 3, False),
+        scaled_terms(long, dependent=False)[0],
+        scaled_terms(long[:, :1000].contiguous(), dependent=False)[0],
     )
     assert float(((large.double() + small) * scales[:, None] - long).abs().max()) <= 2.0**-22 * float(long.abs().max())
     assert bool((shortened[2] <= scales).all())
@@ -228,7 +228,7 @@ def check_the_weights_gradient_at_every_magnitude():
         (grad * 1e-20, x * 1e-10, 12),
         (grad * 0, x, 0),
     ):
-        by_pixel = [scaled_terms(tensor, 2 * 6 * 9, False) for tensor in (first, second)]
+        by_pixel = [scaled_terms(tensor, dependent=False)[0] for tensor in (first, second)]
         flags = torch.full((2, 2, 6), -1, dtype=torch.int32)
         by_row = [row_terms(tensor, flags[number]) for number, tensor in enumerate((first, second))]
         assert int(flags.sum()) == uneven

@@ -297,7 +297,7 @@ def candidates(shape: tuple[int, int, int, int, int], *, split: bool = False) ->
         columns = max(16, min(cut.columns, triton.next_power_of_2(inner)))
         shares = min(cut.shares, images * triton.cdiv(height, tall) * triton.cdiv(width, wide))
         cut = replace(cut, tall=tall, wide=wide, rows=rows, columns=columns, shares=max(shares, 1))
-        fitted.append(replace(plan, patch=plan.patch.fitted(outer, inner, height, width), slice=cut))
+        fitted.append(replace(plan, patch=plan.patch.fitted(images, outer, inner, height, width), slice=cut))
     return list(dict.fromkeys(fitted))
 
 
@@ -402,7 +402,7 @@ def weight_gradient_in_terms(grad: Tensor, x: Tensor, cut: Slice, *, dependent: 
         grad_terms = row_terms(grad, uneven[0], dependent=dependent)
         x_terms = row_terms(x, uneven[1], dependent=dependent)
     else:
-        grad_terms, x_terms = (scaled_terms(tensor, images * height * width, dependent) for tensor in (grad, x))
+        grad_terms, x_terms = (scaled_terms(tensor, dependent=dependent)[0] for tensor in (grad, x))
     shares = shares_of(grad_terms, x_terms, cut, uneven, dependent=dependent)
     return _summed(shares, torch.float32, dependent), grad_terms
 

@@ -119,11 +119,13 @@ def _normalise(
     BLOCK: tl.constexpr,
     PIXELS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    SHORT: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     """``times`` runs of ``PIXELS`` pixels of one image: y = GELU(γ·(z − mean)/√(var + eps) + β).
 
-    ``statistics`` (N, 2, C) gets the plane's mean and 1/√(var + eps), from its first program.
+    ``statistics`` (N, 2, C) gets the plane's mean and 1/√(var + eps), from its first program. ``SHORT``: see
+    :func:`normal_integral`.
     """
     wait_turn(DEPENDENT)
     image, channel = tl.program_id(2), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -139,8 +141,6 @@ def _normalise(
         shift = tl.load(beta + channel, mask=known, other=0.0).to(tl.float32)
     else:
         shift = tl.zeros((COLUMNS,), tl.float32)
-    # z's dtype is y's: 16 bits are rounded far more coarsely than the short form of Φ is off.
-    SHORT: tl.constexpr = y.dtype.element_ty.primitive_bitwidth == 16
     start = tl.program_id(0) * times * PIXELS
     plane = image.to(tl.int64) * height * width
     for time in range(times):
@@ -210,9 +210,13 @@ def candidates(shape: tuple[int, int, int, int, int], dtype: torch.dtype, precis
     images, inner, outer, height, width = shape
     fitted = []
     for chosen in _CONFIGS["16 bits" if dtype.itemsize == 2 else precision]:
-        # Programs enough for a device with 132 multiprocessors.
-        times = max(1, min(chosen.times, images * height * width // (264 * chosen.pixels)))
-        fitted.append(replace(chosen, patch=chosen.patch.fitted(inner, outer, height, width), times=times))
+        # Programs enough for a device with 132 multiprocessors; of few channels a program takes more pixels.
+        pixels, area = chosen.pixels, images * height * width
+        while pixels * triton.next_power_of_2(outer) < 64 * chosen.pixels and area >= 528 * pixels:
+            pixels *= 2
+        times = max(1, min(chosen.times, area // (264 * pixels)))
+        patch = chosen.patch.fitted(images, inner, outer, height, width)
+        fitted.append(replace(chosen, patch=patch, pixels=pixels, times=times))
     return list(dict.fromkeys(fitted))
 
 
@@ -328,9 +332,11 @@ def conv_block_forward(
                 TALL=patch.tall,
                 WIDE=patch.wide,
                 TANH=approximate == "tanh",
-                BLOCK=min(64, triton.next_power_of_2(patches)),
+                BLOCK=min(4096 // columns, triton.next_power_of_2(patches)),
                 PIXELS=chosen.pixels,
                 COLUMNS=columns,
+                # Rounding to 16 bits is far coarser, and sums of products of terms are off by as much.
+                SHORT=x.element_size() == 2 or precision == "fp16x3",
                 num_warps=chosen.warps,
                 **early(patch.dependent, x),
             )

@@ -200,9 +200,7 @@ def _convolve(
     number, column = tl.program_id(0), tl.program_id(1) * COLUMNS
     image, row, left = patch_of(number, height, width, TALL, WIDE)
     total = tl.zeros((TALL * WIDE, COLUMNS), tl.float32)
-    if weight_scales is not None:
-        o = column + tl.arange(0, COLUMNS)
-        across = tl.load(weight_scales + o, mask=o < outer, other=0.0)
+    o = column + tl.arange(0, COLUMNS)
     depths = tl.cdiv(inner, DEEP)
     # At least one step, and the compiler knows: a way around the loop would make it wait for every single product.
     for step in range(tl.maximum(9 * depths, 1)):
@@ -216,6 +214,7 @@ def _convolve(
             # alone, which are added with rounding to nearest.
             part = tl.zeros_like(total)
             down = patch_scales(x_scales, image, r, q, height, width, TALL, WIDE)
+            across = tl.load(weight_scales + o * 9 + tap, mask=o < outer, other=0.0)
         if x_small is not None:
             a_small = load_patch(x_small, image, r, q, k, height, width, inner, TALL, WIDE, DEEP, LOAD)
             b_small = _weights(weight_small, tap, k, column, inner, outer, DEEP, COLUMNS, ADJOINT, LOAD)
@@ -225,9 +224,8 @@ def _convolve(
             a = rounded_tf32(a)
         part = product(a, b, part, PRECISION, DEVICE)  # (3)
         total = part if x_scales is None else total + part * (down[:, None] * across[None, :])  # (4)
-    columns = column + tl.arange(0, COLUMNS)
     if bias is not None:
-        total += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
+        total += tl.load(bias + o, mask=o < outer, other=0.0).to(tl.float32)[None, :]
     store_patch(total, out, image, row, left, column, height, width, outer, TALL, WIDE, STORE)
     if moments is not None:
         # Deviations from the patch's own mean: sums of squares about zero would cancel where the mean is large.
@@ -236,13 +234,17 @@ def _convolve(
         count = tl.minimum(height - row, TALL) * tl.minimum(width - left, WIDE)
         mean = tl.sum(tl.where(inside, total, 0.0), 0) / count.to(tl.float32)
         off = tl.where(inside, total - mean[None, :], 0.0)  # (5)
-        at = moments + number.to(tl.int64) * 2 * outer + columns
-        tl.store(at, mean, mask=columns < outer)
-        tl.store(at + outer, tl.sum(off * off, 0), mask=columns < outer)
+        at = moments + number.to(tl.int64) * 2 * outer + o
+        tl.store(at, mean, mask=o < outer)
+        tl.store(at + outer, tl.sum(off * off, 0), mask=o < outer)
     # [/convolve]
 
 
 # ---------------------------------------------------------------- launches
+
+
+MOST_STAGES = 6
+"""More steps' operands under way at once than that gain nothing."""
 
 
 @dataclass(frozen=True)
@@ -268,18 +270,21 @@ class Patch:
         """Patches of an image."""
         return triton.cdiv(height, self.tall) * triton.cdiv(width, self.wide)
 
-    def fitted(self, inner: int, outer: int, height: int, width: int) -> Patch:
-        """As many pixels, but no wider than the image; no more channels than there are."""
-        wide = min(self.wide, max(triton.next_power_of_2(width), 8))
-        tall = min(self.tall * self.wide // wide, triton.next_power_of_2(height))
-        return replace(
-            self,
-            # Matrix units want 64 rows and a depth of 16 at least.
-            tall=max(tall, 64 // wide),
-            wide=wide,
-            columns=max(16, min(self.columns, triton.next_power_of_2(outer))),
-            inner=max(16, min(self.inner, triton.next_power_of_2(inner))),
-        )
+    def fitted(self, images: int, inner: int, outer: int, height: int, width: int) -> Patch:
+        """No more channels than there are; as many pixels, or more of few channels where programs are left for all
+        multiprocessors, in the shape that fewest patches cover an image with; stages for as much memory."""
+        # Matrix units want 64 rows and a depth of 16 at least.
+        columns = max(16, min(self.columns, triton.next_power_of_2(outer)))
+        deep = max(16, min(self.inner, triton.next_power_of_2(inner)))
+        pixels = self.tall * self.wide
+        while pixels * columns < self.tall * self.wide * self.columns and images * height * width >= 528 * pixels:
+            pixels *= 2
+        wides = [2**n for n in range(3, self.wide.bit_length())]
+        wide = min(wides, key=lambda wide: (triton.cdiv(width, wide) * triton.cdiv(height, pixels // wide), -wide))
+        tall = max(min(pixels // wide, triton.next_power_of_2(height)), 64 // wide)
+        held = (self.tall * self.wide + self.columns) * self.inner * self.stages
+        stages = min(max(held // ((tall * wide + columns) * deep), 2), MOST_STAGES)
+        return replace(self, tall=tall, wide=wide, columns=columns, inner=deep, stages=stages)
 
 
 PRECISIONS = ("ieee", "tf32", "bf16x3", "fp16x3")
@@ -293,11 +298,16 @@ def pixels_first(tensor: Tensor) -> Tensor:
 
 
 def described(tensor: Tensor) -> bool:
-    """Whether a tensor descriptor can hold a contiguous ``tensor``: Hopper or later, channels of whole 16 bytes."""
+    """Whether a tensor descriptor can hold a ``tensor``: Hopper or later, channels that lie whole 16 bytes apart."""
     if tensor.is_cuda and not hopper(tensor):
         return False
-    aligned = tensor.data_ptr() % 16 == 0 and tensor.shape[-1] * tensor.element_size() % 16 == 0
+    aligned = tensor.data_ptr() % 16 == 0 and tensor.stride(-2) * tensor.element_size() % 16 == 0
     return aligned and tensor.numel() > 0
+
+
+def loaded(wanted: bool, *tensors: Tensor) -> bool:
+    """Whether tensor descriptors are to load ``tensors``: where they can, if ``wanted``, or if they alone can."""
+    return (wanted or not all(one.is_contiguous() for one in tensors)) and all(map(described, tensors))
 
 
 def terms(tensor: Tensor, precision: str, dependent: bool) -> tuple[Tensor, Tensor | None]:
@@ -334,8 +344,8 @@ def convolve(
     ``adjoint``: the gradient of x from that of the convolution, (N, H, W, C_out) → (N, H, W, C_in). ``moments``
     (N, patches, 2, C_out) float32 gets each patch's mean and sum of squared deviations. ``precision`` for float32.
 
-    By "fp16x3" every pixel of x and every output channel of W is scaled (:mod:`.scaled_terms`). A product is off by at
-    most 2⁻²¹ of itself, except by elements below 2⁻¹⁶ of the largest of their pixel or output channel: these are off by
+    By "fp16x3" every pixel of x and every tap of an output channel of W is scaled (:mod:`.scaled_terms`). A product is
+    off by at most 2⁻²¹ of itself, except by elements below 2⁻¹⁶ of the largest of their pixel or tap: these are off by
     up to 2⁻³⁹ of that. An infinity or a NaN makes NaN of all it touches, which is what normalising makes of its plane.
     So it is by terms of x that are there already. Raises ``ValueError`` for the ``adjoint`` by "fp16x3": W is not
     scaled by what that sums over.
@@ -351,13 +361,13 @@ def convolve(
     if precision == "fp16x3":
         if adjoint:
             raise ValueError("precision 'fp16x3' has no adjoint: weight is scaled by output channels")
-        x, x_small, x_scales = split or scaled_terms(x, images * height * width, patch.dependent)
-        weight, weight_small, weight_scales = scaled_terms(weight, outer, patch.dependent)
+        *pixels, taps = scaled_terms(*([] if split else [x]), weight, dependent=patch.dependent)
+        (x, x_small, x_scales), (weight, weight_small, weight_scales) = pixels[0] if pixels else split, taps
     if precision == "bf16x3":
         x, x_small = terms(x, precision, patch.dependent)
     if precision in ("tf32", "bf16x3"):
         weight, weight_small = terms(weight, precision, patch.dependent)
-    load, store = patch.load and described(x) and described(weight), patch.store and described(out)
+    load, store = loaded(patch.load, x, weight), patch.store and described(out)
     box = [1, patch.tall, patch.wide]
     taps = [patch.inner, 1, patch.columns] if adjoint else [patch.columns, 1, patch.inner]
 

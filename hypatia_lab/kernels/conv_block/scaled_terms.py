@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from hypatia_lab.kernels.linear_relu.linear_relu_split import BOUND, magnitude, two_terms
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, wait_turn
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, hopper, wait_turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,18 +26,15 @@ if TYPE_CHECKING:
 
 # [scaled_terms]
 @triton.jit
-def _scaled_terms(
-    source, large, small, scales, rows, inner, ROWS: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr
-):
-    """``ROWS`` rows a program: what takes each one's largest finite magnitude from 2^BOUND to where it was, then its
-    large and small terms; an infinity's or a NaN's small term is NaN."""
-    wait_turn(DEPENDENT)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    at, known = row.to(tl.int64)[:, None] * inner, (row < rows)[:, None]
+def _split(program, source, large, small, scales, rows, inner, pitch, ROWS: tl.constexpr, CHUNK: tl.constexpr):
+    """``ROWS`` rows: what takes each one's largest finite magnitude from 2^BOUND to where it was, then its large and
+    small terms, ``pitch`` a row; an infinity's or a NaN's small term is NaN."""
+    row = program * ROWS + tl.arange(0, ROWS)
+    long, known = row.to(tl.int64)[:, None], (row < rows)[:, None]
     largest = tl.zeros((ROWS,), tl.int32)
     for start in range(0, inner, CHUNK):
         k = start + tl.arange(0, CHUNK)[None, :]
-        bits = magnitude(tl.load(source + at + k, mask=known & (k < inner), other=0.0))
+        bits = magnitude(tl.load(source + long * inner + k, mask=known & (k < inner), other=0.0))
         largest = tl.maximum(largest, tl.max(tl.where(bits < 0x7F800000, bits, 0), 1))  # (1)
     # Subnormal rows count as those of the least exponent: they have no more digits than fit.
     exponent = tl.maximum(largest >> 23, 1)
@@ -47,18 +44,33 @@ def _scaled_terms(
     for start in range(0, inner, CHUNK):
         k = start + tl.arange(0, CHUNK)[None, :]
         inside = known & (k < inner)
-        values = tl.load(source + at + k, mask=inside, other=0.0)
+        values = tl.load(source + long * inner + k, mask=inside, other=0.0)
         nearest, rest = two_terms(values, exponent[:, None], False)  # (2)
-        tl.store(large + at + k, nearest, mask=inside)
-        tl.store(small + at + k, rest, mask=inside)
+        tl.store(large + long * pitch + k, nearest, mask=inside)
+        tl.store(small + long * pitch + k, rest, mask=inside)
+
+
+@triton.jit
+def _scaled_terms(
+    x, x_large, x_small, x_scales, x_rows, w, w_large, w_small, w_scales, w_rows, inner, pitch,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Terms of the rows of x, and then of those of w, unless there are none."""
+    wait_turn(DEPENDENT)
+    program, first = tl.program_id(0), tl.cdiv(x_rows, ROWS)
+    if program < first:
+        _split(program, x, x_large, x_small, x_scales, x_rows, inner, pitch, ROWS, CHUNK)
+    elif w is not None:
+        _split(program - first, w, w_large, w_small, w_scales, w_rows, inner, pitch, ROWS, CHUNK)
     # [/scaled_terms]
 
 
 class Terms(NamedTuple):
-    """A float32 tensor of rows as ``large`` and ``small`` terms in float16, of its shape, and the ``scales`` (rows).
+    """A float32 tensor as ``large`` and ``small`` terms in float16, of its shape, and the ``scales`` of its rows, which
+    are along its last dimension.
 
     A row's scale is a power of two: a number is (large + small)·scale, off by at most 2⁻²³ of itself, or by 2⁻³⁹ of its
-    row's largest.
+    row's largest. Terms lie as :func:`pitched` lays them.
     """
 
     large: Tensor
@@ -70,24 +82,33 @@ TILE, LONGEST = 2048, 1024
 """Elements that a program holds at once, and those of one row: longer rows are read piece by piece."""
 
 
-def scaled_terms(tensor: Tensor, rows: int, dependent: bool) -> Terms:
-    """Terms of a contiguous float32 ``tensor`` of ``rows`` rows; ``dependent``: programmatic dependent launch."""
-    inner = tensor.numel() // rows
-    large = torch.empty_like(tensor, dtype=torch.float16)
-    small = torch.empty_like(large)
-    scales = torch.empty(rows, dtype=torch.float32, device=tensor.device)
+def pitched(tensor: Tensor) -> Tensor:
+    """Room for terms in float16 of a ``tensor``'s shape. Where tensor descriptors can hold them, rows are as far apart
+    as those ask, whole packs of 16 bytes."""
+    *outer, inner = tensor.shape
+    pitch = inner if tensor.is_cuda and not hopper(tensor) else -(-inner // 8) * 8
+    return torch.empty(*outer, pitch, dtype=torch.float16, device=tensor.device)[..., :inner]
+
+
+def scaled_terms(*tensors: Tensor, dependent: bool) -> list[Terms]:
+    """Terms of one contiguous float32 tensor, or of two with rows of one length; ``dependent``: programmatic dependent
+    launch."""
+    inner, given, found = tensors[0].shape[-1], [], []
     chunk = min(triton.next_power_of_2(inner), LONGEST)
-    together = TILE // chunk
-    with torch.cuda.device_of(tensor):
-        _scaled_terms[(triton.cdiv(rows, together),)](
-            tensor,
-            large,
-            small,
-            scales,
-            rows,
+    programs = 0
+    for tensor in tensors:
+        rows = tensor.numel() // inner
+        found.append(Terms(pitched(tensor), pitched(tensor), tensor.new_empty(rows)))
+        given += [tensor, *found[-1], rows]
+        programs += triton.cdiv(rows, TILE // chunk)
+    given += [None, None, None, None, 0] * (2 - len(tensors))
+    with torch.cuda.device_of(tensors[0]):
+        _scaled_terms[(programs,)](
+            *given,
             inner,
-            ROWS=together,
+            found[0].large.stride(-2),
+            ROWS=TILE // chunk,
             CHUNK=chunk,
-            **early(dependent, tensor),
+            **early(dependent, tensors[0]),
         )
-    return Terms(large, small, scales)
+    return found

@@ -18,8 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
-from hypatia_lab.kernels.conv_block.convolution import described, load_patch, patch_of, patch_scales, product
-from hypatia_lab.kernels.conv_block.scaled_terms import Terms
+from hypatia_lab.kernels.conv_block.convolution import load_patch, loaded, patch_of, patch_scales, product
+from hypatia_lab.kernels.conv_block.scaled_terms import Terms, pitched
 from hypatia_lab.kernels.linear_relu.linear_relu_split import BOUND, magnitude, two_terms
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, tiles_of, wait_turn
 
@@ -49,6 +49,7 @@ def _row_terms(
     uneven,
     width,
     channels,
+    pitch,
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -69,8 +70,8 @@ def _row_terms(
     tl.store(scales + at, scale, mask=pixel < width)
     tl.store(uneven + row, apart.to(tl.int32))
     nearest, rest = two_terms(values, exponent[:, None], False)
-    tl.store(large + at[:, None] * channels + c, nearest, mask=inside)
-    tl.store(small + at[:, None] * channels + c, rest, mask=inside)
+    tl.store(large + at[:, None] * pitch + c, nearest, mask=inside)
+    tl.store(small + at[:, None] * pitch + c, rest, mask=inside)
     # [/split]
 
 
@@ -227,11 +228,12 @@ def row_terms(tensor: Tensor, uneven: Tensor, *, dependent: bool = False) -> Ter
     """
     images, height, width, channels = tensor.shape
     pixels, block = row_tile(width, channels) or (0, 0)
-    large = torch.empty_like(tensor, dtype=torch.float16)
-    terms = Terms(large, torch.empty_like(large), tensor.new_empty(images * height * width))
+    terms = Terms(pitched(tensor), pitched(tensor), tensor.new_empty(images * height * width))
     how = {"PIXELS": pixels, "CHANNELS": block, "num_warps": min(max(pixels * block // 512, 1), 16)}
     with torch.cuda.device_of(tensor):
-        _row_terms[(images * height,)](tensor, *terms, uneven, width, channels, **how, **early(dependent, tensor))
+        _row_terms[(images * height,)](
+            tensor, *terms, uneven, width, channels, terms.large.stride(-2), **how, **early(dependent, tensor)
+        )
     return terms
 
 
@@ -244,7 +246,7 @@ def shares_of(grad: Terms, x: Terms, cut: Slice, uneven: Tensor | None = None, *
     """
     (images, height, width, inner), outer = x.large.shape, grad.large.shape[3]
     shares = torch.empty(cut.shares, outer, 9, inner, dtype=torch.float32, device=x.large.device)
-    load = cut.load and described(x.large) and described(grad.large)
+    load = loaded(cut.load, x.large, grad.large)
     blocks = triton.cdiv(outer, cut.rows) * triton.cdiv(inner, cut.columns)
 
     def launch(tall: int, stages: int, flags: Tensor | None, even: bool) -> None:
