@@ -48,7 +48,7 @@ class Sequential(nn.Sequential):
         children, at = [*self._modules.values()], 0
         while at < len(children):
             one: Any = children[at]
-            if (taken := _pattern(children[at : at + 3])) == 2:
+            if (taken := _pattern(children, at)) == 2:
                 input = dispatch.linear_relu(input, one.weight, one.bias, clock=self.clock)
             elif taken == 3 and input.dim() == 4:
                 norm, gelu = children[at + 1 : at + 3]
@@ -60,14 +60,17 @@ class Sequential(nn.Sequential):
         return input
 
 
-def _pattern(children: Sequence[Any]) -> int:
-    """How many of ``children``, from the first on, are one call: 2, 3, or 0 where the first is called by itself."""
-    kinds = [type(one) for one in children]
-    if kinds[:2] == [nn.Linear, nn.ReLU]:
-        return 2 if _plain(children[0]) and _plain(children[1]) else 0
-    if kinds != [nn.Conv2d, nn.InstanceNorm2d, nn.GELU] or not all(map(_plain, children)):
+def _pattern(children: Sequence[Any], at: int) -> int:
+    """How many of ``children``, from that place on, are one call: 2, 3, or 0 where the first is called by itself."""
+    first = children[at]
+    if type(first) is nn.Linear and at + 1 < len(children) and type(children[at + 1]) is nn.ReLU:
+        return 2 if _plain(first) and _plain(children[at + 1]) else 0
+    if type(first) is not nn.Conv2d:
         return 0
-    conv, norm, _ = children
+    block = children[at : at + 3]
+    if [type(one) for one in block[1:]] != [nn.InstanceNorm2d, nn.GELU] or not all(map(_plain, block)):
+        return 0
+    conv, norm, _ = block
     shape = (conv.kernel_size, conv.stride, conv.dilation, conv.groups, conv.padding_mode)
     same = shape == ((3, 3), (1, 1), (1, 1), 1, "zeros") and conv.padding in ((1, 1), "same")
     same = same and conv.in_channels == conv.out_channels == norm.num_features
@@ -95,7 +98,7 @@ def convert(model: nn.Module, *, clock: str = "wall") -> int:
     found = 0
     for one in [*model.modules()]:
         if type(one) is nn.Sequential:
-            own = [_pattern([*one._modules.values()][at : at + 3]) for at in range(len(one))]
+            own = [_pattern([*one._modules.values()], at) for at in range(len(one))]
             if any(own):
                 one.__class__, one.__dict__["clock"] = Sequential, clock
                 found += sum(map(bool, own))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import cuda_sources
 import pytest
@@ -52,9 +53,12 @@ INSTANCES = [one for kind in KINDS for one in instances(kind, 48, 96, 216)]
 # What is launched but by `make sweep`.
 QUICKLY_EMULATED = [*instances(BF16, 48, 96), *instances(ADJOINT, 48)]
 QUICKLY_EMULATED += [one for kind in (HALF, TRIED, SCALED) for one in instances(kind, 48, 216)]
+TURNS = [
+    loader.instance_of("conv_block_turns", of, tanh) for of in ("__nv_bfloat16", "__half") for tanh in (False, True)
+]
 GRADIENT_INSTANCES = ["conv_block_gradient<__half, true>", "conv_block_gradient<float, false>"]
 emulation = cuda_sources.emulation(
-    {"conv_block/conv_block_whole": QUICKLY_EMULATED, "conv_block/conv_block_gradient": GRADIENT_INSTANCES},
+    {"conv_block/conv_block_whole": QUICKLY_EMULATED + TURNS, "conv_block/conv_block_gradient": GRADIENT_INSTANCES},
     at_once=lambda instance, blocks, cluster: blocks,
 )
 
@@ -137,6 +141,83 @@ def test_the_kernel_agrees_with_float64(
     for _ in range(3 if ON_A_GPU else 1):
         agrees(drawn(*shape, dtype), precision, approximate, tolerance, counters)
         assert not counters.any()
+
+
+# Images, their rows, and multiprocessors. Of two images one has five strips of three rows, but one in the last, and one
+# seven of two; of three, two have two of three and one three of two. Then three rounds.
+IN_TURN = [
+    ((2, 13, 7), torch.float16, "none", 6e-3),
+    ((3, 5, 4), torch.bfloat16, "tanh", 5e-2),
+    ((6, 10, 5), torch.float16, "tanh", 6e-3),
+    ((9, 5, 4), torch.bfloat16, "none", 5e-2),
+]
+
+
+@either
+@pytest.mark.parametrize(("sizes", "dtype", "approximate", "tolerance"), IN_TURN)
+def test_images_in_turn_agree_with_float64(
+    sizes: tuple[int, int, int], dtype: torch.dtype, approximate: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, and their halves, have unlike means; beside the last image eps is not small."""
+    images, height, processors = sizes
+    launcher = Mock(wraps=loader.cuda_launcher)
+    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: processors)
+    given = drawn(images, height, 128, dtype)
+    given[0] += torch.linspace(-3, 3, height * 128, device=DEVICE).view(height, 128).to(dtype)
+    given[0][-1] /= 256
+    counters = torch.zeros(images, 2, dtype=torch.int32, device=DEVICE)
+    agrees(given, "ieee", approximate, tolerance, counters)
+    assert not counters.any()
+    taken = "conv_block_turns", loader.scalar(dtype), approximate == "tanh"
+    assert [call.args[1:] for call in launcher.call_args_list] == 2 * [taken]
+
+
+@either
+@pytest.mark.parametrize("image", [0, 1])
+def test_nan_stays_in_its_image_where_images_take_turns(image: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In strips of three rows, and of two, of the first of two rounds."""
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: 3)
+    given = drawn(4, 5, 128, torch.bfloat16)
+    given[0][image, 35, 4, 2] = given[2][5] = NAN
+    y, _ = whole.conv_block_whole(*given)
+    poisoned = torch.zeros(4, 64, dtype=torch.bool, device=DEVICE)
+    poisoned[image] = poisoned[:, 5] = True
+    assert torch.equal(y.isnan().all((2, 3)), poisoned)
+    assert torch.equal(y.isfinite().all((2, 3)), ~poisoned)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "expected"),
+    [
+        ((5, 128, 128), torch.bfloat16, [("conv_block_turns", 129)]),
+        ((20, 128, 128), torch.bfloat16, [("conv_block_turns", 129)]),
+        ((5, 128, 128), torch.float32, [("conv_block_whole", 130)]),
+        ((5, 128, 120), torch.bfloat16, [("conv_block_whole", 130)]),
+        ((7, 128, 128), torch.bfloat16, [("conv_block_whole", 128), ("conv_block_whole", 129)]),
+    ],
+)
+def test_which_kernel_is_launched(
+    size: tuple[int, int, int], dtype: torch.dtype, expected: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And by how many blocks."""
+    launcher = Mock()
+    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+    monkeypatch.setattr(loader, "tensor_map", Mock())
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: 132)
+    x, weight = (torch.empty(shape, dtype=dtype) for shape in ((size[0], 64, *size[1:]), (64, 64, 3, 3)))
+    whole.conv_block_whole(x, weight, precision="tf32")
+    kernels = [call.args[1] for call in launcher.call_args_list]
+    blocks = [call.args[0][0] for call in launcher.return_value.call_args_list]
+    assert list(zip(kernels, blocks, strict=True)) == expected
+
+
+def test_images_take_turns_where_that_saves_rows() -> None:
+    """Not where strips of four rows would do, they do not fit, or there are more strips than a block has room for."""
+    assert [whole.early_images(images, 128, 128, 132) for images in (5, 1, 2, 7, 20)] == [3, 0, 0, 0, 0]
+    assert [whole.early_images(5, 128, width, 132) for width in (127, 129, 64)] == [0, 0, 0]
+    assert [whole.early_images(3, 132, 128, processors) for processors in (87, 88, 98, 99)] == [0, 2, 2, 0]
+    assert whole.early_images(3, 134, 128, 98) == 0
 
 
 def scaled(*which: tuple[int, int | slice, int | slice, float]) -> Callable[[list[torch.Tensor]], None]:
@@ -318,11 +399,12 @@ def test_every_image_is_launched_once_and_what_is_launched_runs_at_once(size: tu
 
 # One of each source, the one of most registers; all by `make sweep`.
 COMPILED = [("conv_block/conv_block_whole", instance) for instance in reversed(INSTANCES)]
+COMPILED += [("conv_block/conv_block_whole", instance) for instance in TURNS]
 COMPILED += [
     ("conv_block/conv_block_gradient", f"conv_block_gradient<{of}>")
     for of in ("float, false", "float, true", "__half, true", "__nv_bfloat16, false")
 ]
-QUICKLY_COMPILED = (INSTANCES[-1], GRADIENT_INSTANCES[1])
+QUICKLY_COMPILED = (INSTANCES[-1], TURNS[-1], GRADIENT_INSTANCES[1])
 
 
 @pytest.mark.parametrize(

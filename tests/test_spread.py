@@ -222,7 +222,7 @@ def drawn_visits(
             logs = tuple(middle + rng.gauss(0, within) for _ in range(processes))
             speed = intervals.geometric([math.exp(log) for log in logs])
             name = (WORK, "graph", str(number), "eager")
-            own.append(visits.Visit("model", "cuda", f"{visit}", name, 1, speed, logs))
+            own.append(visits.Visit("model", "cuda", f"{visit}", name, 1, speed, logs, ""))
         found.append(own)
     return found
 

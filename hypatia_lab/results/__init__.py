@@ -35,7 +35,7 @@ and the operations whose seeds are called through an ``operator``. Nothing is ad
 CHOSEN = ("nvmath", "egraph")
 """Beside torch.compile, what chooses its kernels by trying them."""
 
-MAY_SPLIT = {"dispatched": ("float16/ieee", 3)}
+MAY_SPLIT = dict.fromkeys(("dispatched", "modules", "modules_replayed"), ("float16/ieee", 3))
 """Who may turn out to be a form that splits float32's operands: a choice, of which its cell says no more."""
 
 DROPPED = re.compile(r"(triton|whole)_bf16x3(_graph)?")

@@ -149,7 +149,8 @@ GROSS = 16.0
 class Visit:
     """One figure, the ratio or the time that ``fact`` names, on one visit to a ``model``, which a record is.
 
-    ``kind`` is its class in :data:`hypatia_lab.results.scatter.BETWEEN`, ``logs`` are the logarithms of its processes.
+    ``kind`` is its class in :data:`hypatia_lab.results.scatter.BETWEEN`, ``logs`` are the logarithms of its processes,
+    ``ran`` is the digest of what a form of the lab's ran: after a change of a kernel there is nothing to repeat.
     """
 
     model: str
@@ -159,6 +160,7 @@ class Visit:
     kind: int
     found: Interval
     logs: tuple[float, ...]
+    ran: str
 
     @property
     def clock(self) -> str:
@@ -182,30 +184,39 @@ Visits = Sequence[Sequence[Visit]]
 
 def visits(records: Iterable[Record], *, times: bool = False) -> Visits:
     """The ratios, or the ``times``, that two or more ``records`` of one model measured, those of a GPU as today."""
-    groups: dict[tuple[str, Fact], list[Visit]] = {}
+    groups: dict[tuple[str, Fact, str], list[Visit]] = {}
     for record in records:
         if record.run["device"] != "cuda" or record.run["started"] >= PRESENT:
             for one in (_times if times else _ratios)(record):
-                groups.setdefault((one.model, one.fact), []).append(one)
+                groups.setdefault((one.model, one.fact, one.ran), []).append(one)
     return [own for own in groups.values() if len(own) > 1]
 
 
+def _ran(record: Record) -> dict[tuple[str, str], str]:
+    """Operation and variant → the digest of what it ran, of the forms that are not the library's or an author's."""
+    own = (cell for cell in record.cells if cell["origin"] not in ("peer", "author"))
+    return {(cell["operation"], cell["variant"]): cell.get("sources") or "" for cell in own}
+
+
 def _ratios(record: Record) -> Iterator[Visit]:
-    rows = results.rows([record])
+    rows, ran = results.rows([record]), _ran(record)
     base = {(row.workload, row.clock, row.variant): row.medians_us for row in rows}
     for row in ratios(rows):
         if not row.speed.flaw:
             pairs = zip(base[row.workload, row.clock, row.baseline], row.medians_us, strict=True)
             logs = tuple(math.log(a / b) for a, b in pairs if a and b)
             kind = class_of(row.chosen, row.ratio)
-            yield Visit(record.device_name, row.device, record.digest, fact(row), kind, row.speed, logs)
+            by = ran.get((row.operation, row.variant), "")
+            yield Visit(record.device_name, row.device, record.digest, fact(row), kind, row.speed, logs, by)
 
 
 def _times(record: Record) -> Iterator[Visit]:
+    ran = _ran(record)
     for row in results.rows([record]):
         if row.timed and not row.is_twin and not row.time.flaw:
             logs = tuple(math.log(us) for us in row.medians_us if us)
-            yield Visit(record.device_name, row.device, record.digest, (*fact(row)[:3], ""), 0, row.time, logs)
+            by = ran.get((row.operation, row.variant), "")
+            yield Visit(record.device_name, row.device, record.digest, (*fact(row)[:3], ""), 0, row.time, logs, by)
 
 
 def estimated(found: Visits, kinds: int = 3) -> Scatter:
