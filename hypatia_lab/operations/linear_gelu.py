@@ -29,8 +29,10 @@ from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS, DTYPES, register
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hypatia_lab.operations.torch_forms import Form
-    from hypatia_lab.variants import Run
+    from hypatia_lab.variants import Factory, Run
     from hypatia_lab.workloads import Inputs, Operation, Workload
 
 OPERATIONS = {"linear_gelu": (False, "none"), "linear_gelu_tanh": (False, "tanh"), "linear_relu_gelu": (True, "none")}
@@ -162,24 +164,14 @@ def _short_on_gpu(workload: Workload, device: str) -> str:
     return "" if DTYPES[workload.dtype] == 2 else "torch._addmm_activation's GELU is not float32's"
 
 
-def triton(workload: Workload, inputs: Inputs) -> Run:
-    """One Triton kernel: products of tiles on tensor cores, bias and activation before anything is stored."""
-    relu, approximate = OPERATIONS[workload.operation]
-    return bind(
-        lambda x, weight, bias: linear_activation_triton(x, weight, bias, relu, approximate, workload.math),
-        inputs,
-        OPERANDS,
-    )
+def in_one_kernel(form: Callable[..., torch.Tensor]) -> Factory:
+    """The bias and the activation in the product's own kernel, which ``form`` launches, before anything is stored."""
 
+    def factory(workload: Workload, inputs: Inputs) -> Run:
+        how = (*OPERATIONS[workload.operation], workload.math)
+        return bind(lambda x, weight, bias: form(x, weight, bias, *how), inputs, OPERANDS)
 
-def cuda(workload: Workload, inputs: Inputs) -> Run:
-    """Linear+ReLU's CUDA kernel for Hopper with another activation in the ReLU's place; rows copied first if odd."""
-    relu, approximate = OPERATIONS[workload.operation]
-    return bind(
-        lambda x, weight, bias: linear_activation_cuda(x, weight, bias, relu, approximate, workload.math),
-        inputs,
-        OPERANDS,
-    )
+    return factory
 
 
 def fp16x3_cuda(workload: Workload, inputs: Inputs) -> Run:
@@ -202,7 +194,8 @@ for _name, _how in OPERATIONS.items():
     if _name == "linear_gelu_tanh":
         variant(_name, "epilogue", origin="peer", needs=_short_on_gpu)(epilogue)
     _own = partial(variant, _name, origin="own")
-    _own("triton", needs=needs.triton, maths=MATHS, label="one Triton kernel")(triton)
-    _own("cuda", needs=needs.cuda, maths=MATHS[:2], label="one CUDA kernel", tags=("tensor_cores",))(cuda)
+    _own("triton", needs=needs.triton, maths=MATHS, label="one Triton kernel")(in_one_kernel(linear_activation_triton))
+    _cuda = {"maths": MATHS[:2], "label": "one CUDA kernel", "tags": ("tensor_cores",)}
+    _own("cuda", needs=needs.cuda, **_cuda)(in_one_kernel(linear_activation_cuda))
     _split = {"maths": MATHS[:1], "splits": ("float16/ieee", 3), "tags": ("split",)}
     _own("fp16x3_cuda", needs=needs.split_cuda, label="three float16 products in CUDA", **_split)(fp16x3_cuda)

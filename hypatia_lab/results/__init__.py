@@ -41,6 +41,8 @@ MAY_SPLIT = dict.fromkeys(("dispatched", "modules", "modules_replayed"), ("float
 DROPPED = re.compile(r"(triton|whole)_bf16x3(_graph)?")
 """Variants of older records that passed for IEEE float32 with ten times its error. They are an arithmetic of their own
 since, so their cells are told no more."""
+FLOAT32 = 4e-6
+"""The block's error in IEEE float32 is below this, and that of those variants above; nor is a choice of one told."""
 
 
 def _said(cell: dict[str, Any]) -> dict[str, Any]:
@@ -412,8 +414,7 @@ def _rows_of(
 ) -> tuple[Row, ...]:
     """The rows of one record of a machine whose :func:`ceilings` and :func:`copies` are those."""
     best, swept = dict(measured), dict(copied)
-    told = (cell for cell in record.cells if not DROPPED.fullmatch(cell["variant"]))
-    cells = [_believed(_said(cell), best) for cell in told]
+    cells = [_believed(_said(cell), best) for cell in record.cells if not _dropped(cell)]
     index = {cell_key(cell): cell for cell in cells}
     made = [_row(record, cell, index, best, swept) for cell in cells]
     failed = {(row.workload, row.clock): said for row in made if (said := _told_apart(row))}
@@ -437,6 +438,13 @@ def _told_apart(row: Row) -> str:
 _SAME = ("operation", "dtype", "math", "clock", "direction", "variant", "origin", "baseline", "status", "reason")
 _SAME += ("flops", "traffic", "throttled", "operator")
 """What a row has from its cell as it is."""
+
+
+def _dropped(cell: dict[str, Any]) -> bool:
+    """Whether a ``cell`` is of :data:`DROPPED`, or of a dispatcher that chose one of them."""
+    work = cell["operation"], cell["dtype"], cell["math"], cell["variant"]
+    chosen = work == ("conv_block", "float32", "ieee", "dispatched") and (cell.get("error") or 0.0) > FLOAT32
+    return chosen or DROPPED.fullmatch(cell["variant"]) is not None
 
 
 def _row(
