@@ -8,6 +8,7 @@ from target import made, multiply_by_matrix_instructions
 
 from hypatia_lab.kernels.conv_block import conv_block_backward as back
 from hypatia_lab.kernels.conv_block import conv_block_triton as block
+from hypatia_lab.kernels.conv_block.convolution import FEW
 
 
 def drawn(dtype, *shape):
@@ -27,10 +28,15 @@ for dtype, precision in ((torch.bfloat16, "ieee"), (float32, "tf32"), (float32, 
 back.conv_block_backward(y, *given[:2], *given[3:], saved, precision="fp16x3")
 multiplied = ("_convolve", "_weight_gradient", "_weight_gradient_split")
 products = [code for code in made if code.metadata.name in multiplied]
-# Four forward, and for each of two plans, and in float32, the gradients of x and of the weight.
-assert len(products) == 4 + 3 * 2, [code.metadata.name for code in made]
+# Four forward, and for each of two plans, and in float32, the gradients of x and of the weight; the last also as rows
+# of several scales have it.
+assert len(products) == 4 + 3 * 2 + 1, [code.metadata.name for code in made]
 multiply_by_matrix_instructions(products)
 # What tensor descriptors cannot hold, and other sizes.
 given = drawn(torch.float16, 1, 3, 20, 9, 13)
 y, saved = block.conv_block_forward(*given)
 back.conv_block_backward(y, *given[:2], *given[3:], saved)
+# Few channels in float32 have no matrix instructions, and keep their sums in registers, too.
+block.conv_block_forward(*drawn(float32, 1, FEW, FEW, 64, 64), precision="fp16x3")
+(few,) = (code for code in made if code.metadata.name == "_convolve_few")
+assert ".local" not in few.asm["ptx"]

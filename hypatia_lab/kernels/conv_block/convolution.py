@@ -240,6 +240,54 @@ def _convolve(
     # [/convolve]
 
 
+# [convolve_few]
+@triton.jit
+def _convolve_few(
+    x,
+    weight,
+    bias,
+    out,
+    moments,
+    height,
+    width,
+    INNER: tl.constexpr,
+    OUTER: tl.constexpr,
+    TALL: tl.constexpr,
+    WIDE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """What :func:`_convolve` computes, of few channels, on vector units: a thread sums all channels of its pixels."""
+    wait_turn(DEPENDENT)
+    number = tl.program_id(0)
+    image, row, left = patch_of(number, height, width, TALL, WIDE)
+    pixel = tl.arange(0, TALL * WIDE)
+    r, q = row + pixel // WIDE, left + pixel % WIDE
+    plane = image.to(tl.int64) * height
+    totals = (tl.zeros((TALL * WIDE,), tl.float32),) * OUTER  # (1)
+    for tap in range(9):
+        down, across = r + tap // 3 - 1, q + tap % 3 - 1
+        known = (down >= 0) & (down < height) & (across >= 0) & (across < width)
+        at = x + ((plane + down) * width + across) * INNER
+        for c in range(INNER):
+            values = tl.load(at + c, mask=known, other=0.0)
+            sums = ()
+            for o in tl.static_range(OUTER):
+                sums += (totals[o] + values * tl.load(weight + (o * 9 + tap) * INNER + c),)  # (2)
+            totals = sums
+    known = (r < height) & (q < width)
+    count = (tl.minimum(height - row, TALL) * tl.minimum(width - left, WIDE)).to(tl.float32)
+    at = out + ((plane + r) * width + q) * OUTER
+    leave = moments + number.to(tl.int64) * 2 * OUTER
+    for o in tl.static_range(OUTER):
+        total = totals[o] + (tl.load(bias + o) if bias is not None else 0.0)
+        tl.store(at + o, total, mask=known)
+        mean = tl.sum(tl.where(known, total, 0.0), 0) / count
+        off = tl.where(known, total - mean, 0.0)
+        tl.store(leave + o, mean)
+        tl.store(leave + OUTER + o, tl.sum(off * off, 0))
+    # [/convolve_few]
+
+
 # ---------------------------------------------------------------- launches
 
 
@@ -287,9 +335,12 @@ class Patch:
         return replace(self, tall=tall, wide=wide, columns=columns, inner=deep, stages=stages)
 
 
+FEW = 12
+"""Most channels that vector units take: matrix units would multiply mostly zeros, and what splits a pixel writes more
+than it reads."""
 PRECISIONS = ("ieee", "tf32", "bf16x3", "fp16x3")
 """How float32 is multiplied: as it is, rounded to TF32, or as three products of two terms of bfloat16 or, scaled, of
-float16, which have float32's digits."""
+float16, which have float32's digits. Of at most :data:`FEW` channels the last is float32's own products."""
 
 
 def pixels_first(tensor: Tensor) -> Tensor:
@@ -349,6 +400,8 @@ def convolve(
     up to 2⁻³⁹ of that. An infinity or a NaN makes NaN of all it touches, which is what normalising makes of its plane.
     So it is by terms of x that are there already. Raises ``ValueError`` for the ``adjoint`` by "fp16x3": W is not
     scaled by what that sums over.
+
+    By "fp16x3" with ``moments`` of at most :data:`FEW` channels in and out, products are float32's own.
     """
     split, x = (x, x.large) if isinstance(x, Terms) else (None, x)
     images, height, width, inner = x.shape
@@ -357,6 +410,24 @@ def convolve(
     if out.numel() == 0:
         return out
     precision = "ieee" if weight.dtype != torch.float32 else "fp16x3" if split else precision
+    if precision == "fp16x3" and moments is not None and max(inner, outer) <= FEW:
+        with torch.cuda.device_of(x):
+            _convolve_few[(images * patch.number(height, width),)](
+                x,
+                weight,
+                bias,
+                out,
+                moments,
+                height,
+                width,
+                INNER=inner,
+                OUTER=outer,
+                TALL=patch.tall,
+                WIDE=patch.wide,
+                num_warps=patch.warps,
+                **early(patch.dependent, x),
+            )
+        return out
     x_small = weight_small = x_scales = weight_scales = None
     if precision == "fp16x3":
         if adjoint:
