@@ -24,9 +24,10 @@ COUNTED = (
     (Workload("linear_relu", MEDIUM, "bfloat16", direction=STEP), "fused_backward"),
     *((Workload("mlp3", (65536, width), "bfloat16"), "fused_cuda") for width in (64, 128, 256)),
     *((Workload("conv_block", (images, 64, 128, 128), "bfloat16"), "whole") for images in (5, 1, 20)),
-    (Workload("conv_block", (5, 64, 128, 128)), "whole_fp16x3"),
+    *((Workload("conv_block", (images, 64, 128, 128)), "whole_fp16x3") for images in (5, 20)),
     (Workload("conv_block", (5, 64, 128, 128), "float32", "tf32"), "whole"),
     (Workload("conv_block", (5, 64, 128, 128), "bfloat16", direction=STEP), "whole"),
+    (Workload("conv_block", (5, 64, 128, 128), direction=STEP), "whole_fp16x3"),
     *((Workload("diffraction", shape), "cuda") for shape in ((4096, 4096), (1024, 1024))),
     (Workload("diffraction_batch", (64, 256, 256)), "cuda"),
 )
