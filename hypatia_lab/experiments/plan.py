@@ -187,8 +187,3 @@ class Experiment:
     def _ensure_known(self, what: str, name: str, known: Collection[str], of: str = "") -> None:
         if name not in known:
             raise PlanError(f"{self.source.path if self.source else self.name}: {unknown(what, name, known, of)}")
-
-
-def cpu_clocks(preset: str) -> tuple[str, ...]:
-    """Clocks of a CPU: the cold cache is worth its time beyond the quick preset."""
-    return ("hot",) if preset == "quick" else ("hot", "cold")

@@ -27,8 +27,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Source
-from hypatia_lab.experiments.plan import cpu_clocks
+from hypatia_lab.experiments import EXPERIMENTS, Experiment, Source, axes
+from hypatia_lab.experiments.axes import CALLED, CPU_CLOCKS, Sweep
 from hypatia_lab.kernels.compiled import compile_missing, compiled
 from hypatia_lab.messages import unknown
 from hypatia_lab.strangers import source_file
@@ -304,14 +304,7 @@ def amounts(path: Path, own: Own, shape: tuple[int, ...]) -> tuple[int, tuple[in
 def experiment(path: Path, own: Own) -> Experiment:
     """The experiment that measures ``own``, of the file ``path``, at its shapes and in its dtypes."""
     names = ("eager", "eager" + AGAIN, "compile", *own.variants)
-
-    def plan(preset: str, device: str, given: Sequence[tuple[int, ...]]) -> list[Group]:
-        clocks = ("graph", "wall") if device == "cuda" else cpu_clocks(preset)
-        return [
-            Group(Workload(own.name, shape, dtype), names, clocks, BUDGET_S)
-            for shape in given or own.shapes
-            for dtype in own.dtypes
-        ]
-
+    clocks = {"cuda": CALLED["cuda"], "cpu": CPU_CLOCKS}
+    sweep = Sweep(own.name, own.shapes, names, " ".join(own.dtypes), clocks=clocks, budget_s=BUDGET_S)
     source = Source(str(path.resolve()), digest(path))
-    return Experiment(own.name, own.name, own.summary, own.name, plan, source=source, within_s=WITHIN_S)
+    return axes.experiment(own.name, own.name, own.summary, sweep, source=source, within_s=WITHIN_S)
