@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hypatia_lab import check, clock, machine, messages, variants
@@ -20,8 +19,7 @@ from hypatia_lab.bench import sessions
 from hypatia_lab.bench.turns import Companion
 from hypatia_lab.experiments import Group
 from hypatia_lab.probes.probe import Ended
-from hypatia_lab.strangers import programs, reader_kernel
-from hypatia_lab.strangers.tasks import FORMATS
+from hypatia_lab.strangers import tasks
 from hypatia_lab.workloads import Workload
 
 LONGEST_CALL_S = 5.0
@@ -295,12 +293,7 @@ def serve(made: Callable[[dict[str, Any], Callable[..., None]], Session]) -> Non
 
 def _own(plan: dict[str, Any], emit: Callable[..., None]) -> Session:
     if source := plan["source"]:
-        path = Path(source["path"])
-        if form := FORMATS.get(source["kind"]):
-            form.load(path, Path(source["problem"]), source["digest"], plan["number"])
-        else:
-            load = programs.load if source["kind"] == "program" else reader_kernel.load
-            load(path, source["digest"])
+        tasks.load(source, plan["number"])
     return OwnSession(plan, emit)
 
 

@@ -23,9 +23,8 @@ from hypatia_lab.judged.referee import Referee
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.kernels.loader import cache_folder
 from hypatia_lab.probes.probe import Ended
-from hypatia_lab.strangers import reader_kernel
+from hypatia_lab.strangers import tasks
 from hypatia_lab.strangers.reader_kernel import BASELINES
-from hypatia_lab.strangers.tasks import FORMATS
 from hypatia_lab.variants import AGAIN
 
 LARGEST = 0.8
@@ -170,7 +169,8 @@ class Processes:
 
     def fork(self, who: str) -> None:
         """Fork ``who``, which is then to be asked to start."""
-        load, device = self._load(candidate=who != REFEREE and judged(who)), self.plan["device"]
+        source, number, device = (self.plan[name] for name in ("source", "number", "device"))
+        load = partial(tasks.load, source, number, candidate=who != REFEREE and judged(who))
 
         def work(channel: Channel) -> None:
             if who == REFEREE:
@@ -178,20 +178,11 @@ class Processes:
             else:
                 Worker(channel, load, device, who).serve()
 
-        scratch = Path(self.plan["folder"]).resolve() / "scratch" / f"{self.plan['number']}-{who}"
+        scratch = Path(self.plan["folder"]).resolve() / "scratch" / f"{number}-{who}"
         # What a problem's own Model makes serves every candidate for it, none of which is run there.
-        source = self.plan["source"]
-        apart = source["kind"] in FORMATS and not judged(who)
-        digest = FORMATS[source["kind"]].problem_digest(Path(source["problem"])) if apart else source["digest"]
+        apart = source["kind"] in tasks.FORMATS and not judged(who)
+        digest = tasks.FORMATS[source["kind"]].problem_digest(Path(source["problem"])) if apart else source["digest"]
         self.members[who] = Member(work, partial(confine, scratch, self.caches / digest / who))
-
-    def _load(self, candidate: bool) -> Callable[[], object]:
-        source = self.plan["source"]
-        path = Path(source["path"])
-        if form := FORMATS.get(source["kind"]):
-            problem = Path(source["problem"])
-            return partial(form.load, path, problem, source["digest"], self.plan["number"], candidate=candidate)
-        return partial(reader_kernel.load, path, source["digest"])
 
     def ask(self, who: str, command: str, files: Sequence[int] = (), **more: Any) -> Any:
         """The answer of ``who`` to ``command``. Raises :class:`Ended`."""

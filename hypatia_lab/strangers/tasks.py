@@ -17,9 +17,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from hypatia_lab.experiments import Experiment, Source
-from hypatia_lab.strangers import kernelbench, reader_kernel, sol_execbench
+from hypatia_lab.strangers import kernelbench, programs, reader_kernel, sol_execbench
 from hypatia_lab.strangers.reader_kernel import Own
 
 FORMATS: dict[str, ModuleType] = {one.KIND: one for one in (kernelbench, sol_execbench)}
@@ -31,3 +32,17 @@ def experiment(kind: str, candidate: Path, problem: Path, own: Own) -> Experimen
     digest = FORMATS[kind].digest(candidate, problem)
     source = Source(str(candidate.resolve()), digest, kind, problem=str(problem.resolve()))
     return replace(reader_kernel.experiment(candidate, own), source=source)
+
+
+def load(source: dict[str, Any], number: int, *, candidate: bool = True) -> None:
+    """In process ``number``: run the reader's file that ``source`` describes (:class:`Source`), and what it is for.
+
+    What it declares is then registered. Of a public format the problem alone is run unless ``candidate``.
+    """
+    path, digest = Path(source["path"]), source["digest"]
+    if form := FORMATS.get(source["kind"]):
+        form.load(path, Path(source["problem"]), digest, number, candidate=candidate)
+    elif source["kind"] == "program":
+        programs.load(path, digest)
+    else:
+        reader_kernel.load(path, digest)
