@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import warnings
 from dataclasses import dataclass, replace
+
+from hypatia_lab import expressions
 
 NAMES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "micro": 1e-6, "milli": 1e-3, "float32": 4}
 """What an ``expression`` may name besides numbers; ``float32`` is its size in bytes."""
 MULTIPLY_ADD = "multiply_add"
 """What an ``expression`` may name that documents count as one operation or as two; one that fits is enough."""
-
-
-_UNREADABLE = (SyntaxError, RecursionError, MemoryError, Warning)
-"""What Python's parser may make of text that is no expression."""
 
 
 @dataclass(frozen=True)
@@ -224,31 +220,11 @@ def arithmetic(expression: str, multiply_add: int = 1) -> float:
     :data:`MULTIPLY_ADD` stands in it for so many operations. Raises ``ValueError`` for anything else and for a result
     that is not a finite number.
     """
-    import simpleeval
-
-    operators = {
-        ast.Add: simpleeval.safe_add,
-        ast.Sub: lambda a, b: a - b,
-        ast.Mult: simpleeval.safe_mult,
-        ast.Div: lambda a, b: a / b,
-        ast.Pow: simpleeval.safe_power,
-        ast.USub: lambda a: -a,
-        ast.UAdd: lambda a: +a,
-    }
-    evaluator = simpleeval.SimpleEval(operators=operators, functions={}, names=NAMES | {MULTIPLY_ADD: multiply_add})
-    allowed = (ast.Expr, ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp)
-    evaluator.nodes = {node: handle for node, handle in (evaluator.nodes or {}).items() if node in allowed}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Python's parser warns about text such as "1if": refuse it
-            value = evaluator.eval(expression)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"it gives {value!r}, not a finite number")
-        return float(value)
-    except (simpleeval.InvalidExpression, ArithmeticError, ValueError, TypeError, *_UNREADABLE) as cause:
-        detail = " ".join(str(cause).split())
+        return float(expressions.value(expression, NAMES | {MULTIPLY_ADD: multiply_add}))
+    except ValueError as cause:
         raise ValueError(
-            f"expression {expression!r} cannot be worked out ({detail}); "
+            f"expression {expression!r} cannot be worked out ({cause}); "
             f"use numbers, + - * / ** ( ) and {', '.join([*NAMES, MULTIPLY_ADD])}"
         ) from None
 

@@ -8,14 +8,14 @@ nothing here.
 from __future__ import annotations
 
 import ast
-import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hypatia_lab import expressions
 from hypatia_lab.strangers import solutions
 from hypatia_lab.strangers.reader_kernel import OwnError
 from hypatia_lab.strangers.solutions import field
@@ -26,6 +26,8 @@ TOLERANCE = {"max_atol": 1e-2, "max_rtol": 1e-2, "required_matched_ratio": 0.99}
 WHOLE = {"int8": 128, "int16": 1024, "int32": 1024, "int64": 1024}
 """Random whole numbers lie from minus this to below this."""
 FLOATS = (*DTYPES, "float8_e4m3fn", "float8_e5m2")
+SIGNS = (*expressions.SIGNS, ast.FloorDiv, ast.Mod)
+"""What the expression of an axis may join numbers and axes by."""
 NUMBER = "line number"
 """What tells workloads apart that axes do not."""
 ROOT = "FLASHINFER_TRACE_DIR"
@@ -178,8 +180,8 @@ def _extents(where: Path, path: Path, axes: Mapping[str, Any], told: Mapping[str
         if axis["type"] == "expr":
             text = field(path, axis, "expression", str, f"axes.{name}.")
             try:
-                value = _worked_out(ast.parse(text, mode="eval").body, found)
-            except (SyntaxError, ValueError, ArithmeticError, KeyError) as cause:
+                value = expressions.value(text, found, SIGNS)
+            except ValueError as cause:
                 raise OwnError(f"{path}: axes.{name}: {text!r} cannot be worked out: {cause}") from None
             if value != int(value):
                 raise OwnError(f"{path}: axes.{name}: {text!r} is {value}, which is no whole number")
@@ -187,32 +189,6 @@ def _extents(where: Path, path: Path, axes: Mapping[str, Any], told: Mapping[str
         elif name not in found:
             raise OwnError(f"{path}: axes.{name} is of type {axis['type']!r}, not const, var or expr")
     return found
-
-
-_SIGNS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
-
-
-def _worked_out(node: ast.expr, known: Mapping[str, int]) -> Any:
-    """The value of an expression of numbers, axes and signs alone."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return node.value
-    if isinstance(node, ast.Name):
-        return known[node.id]
-    if isinstance(node, ast.BinOp) and type(node.op) in _SIGNS:
-        return _SIGNS[type(node.op)](_worked_out(node.left, known), _worked_out(node.right, known))
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
-        return _SIGNS[type(node.op)](_worked_out(node.operand, known))
-    raise ValueError(f"{ast.unparse(node)!r} is neither number, axis nor sign")
 
 
 def _refusal(problem: Problem, given: Mapping[str, Any], axes: Mapping[str, int]) -> str:
