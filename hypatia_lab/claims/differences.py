@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from hypatia_lab.claims.judgement import ANY, Judgement
 from hypatia_lab.claims.words import UNJUDGED, VERDICTS
+from hypatia_lab.results import grouped
 
 SIDES = ("machine", "verdict", "measured", "low", "high", "n", "program", "reason")
 """What is told of either side, with ``_a`` or ``_b`` behind it."""
@@ -45,11 +47,7 @@ def tested(rows: Iterable[Judgement], machines: Container[str]) -> list[list[Jud
 
 def _by_part(rows: Iterable[Judgement]) -> list[list[Judgement]]:
     """The judgements on each part that say something of the document's own program."""
-    found: dict[str, list[Judgement]] = {}
-    for row in rows:
-        if row.verdict not in UNJUDGED:
-            found.setdefault(row.id, []).append(row)
-    return list(found.values())
+    return list(grouped((row for row in rows if row.verdict not in UNJUDGED), attrgetter("id")).values())
 
 
 def differing(parts: Iterable[list[Judgement]]) -> list[list[Judgement]]:

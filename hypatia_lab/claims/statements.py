@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from hypatia_lab.claims import words
 from hypatia_lab.claims.claim import Claim
 from hypatia_lab.claims.judgement import ANY, Judgement
 from hypatia_lab.claims.ledger import ledger
 from hypatia_lab.formats import listing
+from hypatia_lab.results import grouped
 
 _RANK = ("author", "equal", "library", "own", "rewrite", "arithmetic", "")
 """Whose figure speaks for a claim, where several parts have its word."""
@@ -23,13 +25,8 @@ def statements(rows: Sequence[Judgement], claims: Sequence[Claim] | None = None)
     :func:`ledger`. The figures are the first part's that was judged as the whole is. A claim that no machine can decide
     has a single judgement, on :data:`ANY`; its parts may have one a machine.
     """
-    found = ledger() if claims is None else claims
-    wholes: dict[str, list[Claim]] = {}
-    for claim in found:
-        wholes.setdefault(claim.lead, []).append(claim)
-    own: dict[str, list[Judgement]] = {}
-    for row in rows:
-        own.setdefault(row.lead, []).append(row)
+    wholes = grouped(ledger() if claims is None else claims, attrgetter("lead"))
+    own = grouped(rows, attrgetter("lead"))
     machines = list(dict.fromkeys(row.machine for row in rows if row.machine != ANY))
     out = []
     for lead, members in wholes.items():

@@ -19,7 +19,7 @@ from hypatia_lab.book.report import ensure_report
 from hypatia_lab.claims import ANY, UNJUDGED, VERDICTS, Judgement
 from hypatia_lab.cli import options
 from hypatia_lab.cli.reading import kept, load, told_claims
-from hypatia_lab.cli.terminal import grouped, show, table, wrap
+from hypatia_lab.cli.terminal import show, table, wrap
 from hypatia_lab.formats import MISSING
 from hypatia_lab.messages import unknown
 from hypatia_lab.tables import claims as claim_tables
@@ -199,14 +199,14 @@ def claims_in_full(rows: Sequence[Judgement], meant: Collection[str], aged: Aged
 
     ``meant`` are ids: of the claims, or else of the parts of them that are wanted.
     """
-    texts = [_in_full(own, meant, aged) for own in grouped(rows, attrgetter("id")).values()]
+    texts = [_in_full(own, meant, aged) for own in results.grouped(rows, attrgetter("id")).values()]
     return [line for text in texts for line in ["", *text]][1:]
 
 
 def _in_full(rows: Sequence[Judgement], meant: Collection[str], aged: Aged) -> list[str]:
     # What no machine decides is a part on each of them.
     once = {(part.id, part.machine): part for row in rows for part in row.parts}
-    parts = grouped(once.values(), attrgetter("id"))
+    parts = results.grouped(once.values(), attrgetter("id"))
     shown = [own for name, own in parts.items() if rows[0].id in meant or name in meant]
     heads = [rows] if rows[0].id in meant else shown
     lines: list[str] = []

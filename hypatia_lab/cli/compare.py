@@ -16,10 +16,10 @@ from hypatia_lab import claims as ledger
 from hypatia_lab import formats, older, records, results
 from hypatia_lab.cli import options
 from hypatia_lab.cli.reading import load, root_of
-from hypatia_lab.cli.terminal import grouped, show, wrap
+from hypatia_lab.cli.terminal import show, wrap
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
-from hypatia_lab.results import Row, visits
+from hypatia_lab.results import Row, grouped, visits
 from hypatia_lab.results.visits import Across, Expectation
 from hypatia_lab.tables import claims as claim_tables
 

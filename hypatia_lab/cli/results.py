@@ -16,8 +16,8 @@ from hypatia_lab import results as tidy
 from hypatia_lab.claims import LAB
 from hypatia_lab.cli import options
 from hypatia_lab.cli.reading import kept, load
-from hypatia_lab.cli.terminal import grouped, several, show, table, wrap
-from hypatia_lab.results import Row
+from hypatia_lab.cli.terminal import several, show, table, wrap
+from hypatia_lab.results import Row, grouped
 
 _FILTERS = ("experiment", "shape", "dtype", "math", "direction", "clock", "variant", "status")
 """Columns of the results by which they may be chosen."""

@@ -17,7 +17,7 @@ from hypatia_lab import paths, records, results
 from hypatia_lab.book.build import fault
 from hypatia_lab.cli import execution, options
 from hypatia_lab.cli.claims import figures
-from hypatia_lab.cli.terminal import grouped, show, wrap
+from hypatia_lab.cli.terminal import show, wrap
 from hypatia_lab.fleet.progress_line import Step
 from hypatia_lab.messages import unknown
 from hypatia_lab.tables import claims as claim_tables
@@ -252,7 +252,7 @@ def _measure(spec: Any, given: dict[str, Any], root: Path, shapes: list[tuple[in
         if line["status"] != "ok"
     )
     bad = [one for one in told if one[1] != "skipped"]
-    for reason, own in grouped((one for one in told if one[1] == "skipped"), lambda one: one[0]).items():
+    for reason, own in results.grouped((one for one in told if one[1] == "skipped"), lambda one: one[0]).items():
         click.echo(f"{spec.name}: skipped {', '.join(name for *_, name in own)}: {reason}", err=True)
     for reason, status, name in bad:
         click.echo(f"{spec.name}: {name}: {status.replace('_', ' ')}: {reason}", err=True)

@@ -9,15 +9,13 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import click
 
 from hypatia_lab import formats
 
-_Item = TypeVar("_Item")
-_Key = TypeVar("_Key", bound=Hashable)
 _Rows = list[dict[str, Any]]
 
 FALLBACK = (100, 24)
@@ -69,14 +67,6 @@ def table(
         return (" " * indent + gap.join(put)).rstrip()
 
     return [line({name: name for name in columns}), *map(line, rows)]
-
-
-def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """The ``items`` of each ``key``, keys and items in the order in which they come."""
-    found: dict[_Key, list[_Item]] = {}
-    for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
 
 
 def show(

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from operator import attrgetter
 from typing import Any
 
 from hypatia_lab import intervals
@@ -21,6 +22,7 @@ from hypatia_lab.figures.axes import Axis, extent
 from hypatia_lab.figures.language import FigureError, Style
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Triple
+from hypatia_lab.results import grouped
 
 APART = 25
 """How far apart the ticks of a panel are at least, in percent of its width."""
@@ -95,10 +97,7 @@ class Block:
     @property
     def panels(self) -> dict[str, list[Cell]]:
         """Panel → its cells, in order."""
-        found: dict[str, list[Cell]] = {}
-        for cell in self.cells:
-            found.setdefault(cell.panel, []).append(cell)
-        return found
+        return grouped(self.cells, attrgetter("panel"))
 
     def axes(self) -> dict[str, Axis]:
         """Panel → its axis."""

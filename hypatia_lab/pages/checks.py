@@ -8,7 +8,7 @@ from typing import Any
 import hypatia_lab.experiments  # noqa: F401  (registers the operations)
 from hypatia_lab import formats, tables
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.results import Row
+from hypatia_lab.results import Row, grouped
 from hypatia_lab.workloads import Workload
 
 CHECKED = (
@@ -55,9 +55,8 @@ def right(data: Evidence, machine: str) -> list[tuple[float, Row]]:
 def wrong(data: Evidence, machine: str) -> list[list[Row]]:
     """What was called wrong on ``machine`` and so has no time: the rows of a variant, operation and arithmetic, the
     worst first."""
-    found: dict[tuple[str, ...], list[Row]] = {}
-    for row in sorted(data.select(machine=machine, status="wrong"), key=lambda row: -row.error):
-        found.setdefault((row.variant, *computed(row)), []).append(row)
+    rows = sorted(data.select(machine=machine, status="wrong"), key=lambda row: -row.error)
+    found = grouped(rows, lambda row: (row.variant, *computed(row)))
     return [found[key] for key in sorted(found)]
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from hypatia_lab import formats, intervals
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record, cell_key
 from hypatia_lab.results.scatter import between
 from hypatia_lab.variants import AGAIN
+
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
 
 SURELY = 0.001
 """Identical code that seems different with a smaller p-value was not measured alike."""
@@ -56,6 +60,14 @@ def _said(cell: dict[str, Any]) -> dict[str, Any]:
         "splits": splits,
         "operator": cell.get("origin") == "rebuilt" and cell["operation"] in UNSAID_OPERATORS,
     }
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """The ``items`` of each ``key``, keys and items in the order in which they come."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def primary_clock(device: str) -> str:
@@ -395,10 +407,7 @@ class Measured:
 
 def measured(records: Iterable[Record]) -> list[Measured]:
     """What each machine measured, in order of its first record."""
-    by_machine: dict[str, list[Record]] = {}
-    for record in records:
-        by_machine.setdefault(record.machine, []).append(record)
-    return [Measured(name, tuple(own)) for name, own in by_machine.items()]
+    return [Measured(name, tuple(own)) for name, own in grouped(records, attrgetter("machine")).items()]
 
 
 def rows(records: Iterable[Record]) -> list[Row]:

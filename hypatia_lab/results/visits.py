@@ -12,12 +12,13 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 
 from hypatia_lab import intervals, results
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
-from hypatia_lab.results import Row
+from hypatia_lab.results import Row, grouped
 from hypatia_lab.results.scatter import PRESENT, Scatter, between, class_of, weight
 
 CHIPS = 5
@@ -184,12 +185,9 @@ Visits = Sequence[Sequence[Visit]]
 
 def visits(records: Iterable[Record], *, times: bool = False) -> Visits:
     """The ratios, or the ``times``, that two or more ``records`` of one model measured, those of a GPU as today."""
-    groups: dict[tuple[str, Fact, str], list[Visit]] = {}
-    for record in records:
-        if record.run["device"] != "cuda" or record.run["started"] >= PRESENT:
-            for one in (_times if times else _ratios)(record):
-                groups.setdefault((one.model, one.fact, one.ran), []).append(one)
-    return [own for own in groups.values() if len(own) > 1]
+    counted = (record for record in records if record.run["device"] != "cuda" or record.run["started"] >= PRESENT)
+    found = (one for record in counted for one in (_times if times else _ratios)(record))
+    return [own for own in grouped(found, attrgetter("model", "fact", "ran")).values() if len(own) > 1]
 
 
 def _ran(record: Record) -> dict[tuple[str, str], str]:
