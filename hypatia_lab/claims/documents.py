@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypatia_lab import formats
+from hypatia_lab import files, formats
 from hypatia_lab.claims import forms
 from hypatia_lab.claims.forms import Found
 
@@ -55,10 +55,7 @@ def read(path: Path) -> Document:
 
     Raises :class:`NoFigureError` where it has no figure, else :class:`DocumentError`: it cannot be read, or is no text.
     """
-    try:
-        raw = path.read_bytes()
-    except OSError as cause:
-        raise DocumentError(f"{path}: cannot be read ({cause.strerror})") from None
+    raw = files.content(path, DocumentError)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:

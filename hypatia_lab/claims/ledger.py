@@ -30,6 +30,7 @@ from typing import Any
 
 import yaml
 
+from hypatia_lab import files
 from hypatia_lab.claims.claim import (
     ALWAYS,
     AUTHOR,
@@ -456,15 +457,7 @@ def load_file(path: Path) -> tuple[tuple[int, Claim], ...]:
 
 
 def _read(path: Path) -> _Read:
-    try:
-        raw = path.read_bytes()
-    except OSError as cause:
-        raise ClaimError(f"{path}: cannot be read ({cause.strerror})") from None
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as cause:
-        raise ClaimError(f"{path}:{raw[: cause.start].count(10) + 1}: not UTF-8; restore the file") from None
-    return _parsed(path, text)
+    return _parsed(path, files.text(path, ClaimError))
 
 
 @lru_cache(maxsize=64)  # a page asks for the ledger again and again

@@ -26,6 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hypatia_lab import files as filed
 from hypatia_lab import paths
 from hypatia_lab.messages import unknown
 from hypatia_lab.records.schema import CELL as CELL
@@ -179,14 +180,7 @@ def load_file(path: Path) -> Record:
 
     What is read twice is one and the same: its rows are not to be changed.
     """
-    try:
-        raw = path.read_bytes()
-        text = raw.decode("utf-8")
-    except OSError as cause:
-        raise RecordError(f"{path}: cannot be read ({cause.strerror})") from None
-    except UnicodeDecodeError as cause:
-        raise RecordError(f"{path}:{raw[: cause.start].count(10) + 1}: not UTF-8; restore the file") from None
-    return _parsed(path, text)
+    return _parsed(path, filed.text(path, RecordError))
 
 
 @lru_cache(maxsize=256)  # a page or a command asks for the same files again and again
@@ -325,11 +319,7 @@ def write_text(path: Path, text: str) -> None:
 
 def copy(source: Path, target: Path) -> None:
     """Copy a file whole or not at all. Raises :class:`RecordError` that names which one cannot be read, or written."""
-    try:
-        data = source.read_bytes()
-    except OSError as cause:
-        raise RecordError(f"{source}: cannot be read ({cause.strerror})") from None
-    _write(target, data)
+    _write(target, filed.content(source, RecordError))
 
 
 def _write(path: Path, data: bytes, *, lasting: bool = False) -> None:

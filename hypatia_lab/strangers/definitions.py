@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import expressions
+from hypatia_lab import expressions, files
 from hypatia_lab.strangers import solutions
 from hypatia_lab.strangers.reader_kernel import OwnError
 from hypatia_lab.strangers.solutions import field
@@ -149,7 +149,7 @@ def _slots(path: Path, told: Mapping[str, Any], key: str, axes: Mapping[str, Any
 
 def _lines(problem: Problem, path: Path, axes: Mapping[str, Any]) -> tuple[Line, ...]:
     found = []
-    for number, text in enumerate(solutions.read_text(problem.workloads).splitlines(), 1):
+    for number, text in enumerate(files.text(problem.workloads, OwnError).splitlines(), 1):
         if not text.strip():
             continue
         where = Path(f"{problem.workloads}:{number}")

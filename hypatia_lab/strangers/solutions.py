@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
+from hypatia_lab import files
 from hypatia_lab.kernels.loader import NO_GPU, compiler_missing
 from hypatia_lab.strangers import reader_kernel, source_file
 from hypatia_lab.strangers.reader_kernel import OwnError
@@ -165,19 +166,9 @@ def read(path: Path) -> Solution:
 # ---------------------------------------------------------------- files
 
 
-def read_text(path: Path) -> str:
-    """The text of the file ``path``. Raises :class:`OwnError`."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as cause:
-        raise OwnError(f"{path}: cannot be read ({cause.strerror})") from None
-    except UnicodeDecodeError as cause:
-        raise OwnError(f"{path}: is no UTF-8 ({cause.reason})") from None
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """The object in the file ``path``. Raises :class:`OwnError`."""
-    return parsed(path, read_text(path))
+    return parsed(path, files.text(path, OwnError))
 
 
 def parsed(path: Path, text: str) -> dict[str, Any]:

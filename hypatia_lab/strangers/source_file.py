@@ -16,13 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hypatia_lab import files
+
 
 def digest(path: Path, error: type[ValueError]) -> str:
     """Digest of the file's text, 12 hexadecimal digits. Raises ``error`` when it cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    except OSError as cause:
-        raise error(f"{path}: cannot be read ({cause.strerror})") from None
+    return hashlib.sha256(files.content(path, error)).hexdigest()[:12]
 
 
 def run(path: Path, error: type[ValueError]) -> types.ModuleType:
@@ -30,10 +29,9 @@ def run(path: Path, error: type[ValueError]) -> types.ModuleType:
 
     Raises ``error`` naming file and line when it cannot be read or fails.
     """
+    text = files.content(path, error)
     try:
-        code = compile(path.read_bytes(), str(path), "exec")
-    except OSError as cause:
-        raise error(f"{path}: cannot be read ({cause.strerror})") from None
+        code = compile(text, str(path), "exec")
     except SyntaxError as cause:
         raise error(f"{path}:{cause.lineno or 1}: {type(cause).__name__}: {cause.msg}") from None
     except ValueError as cause:  # a null byte
