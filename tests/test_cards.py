@@ -104,13 +104,6 @@ def test_a_wide_ratio_tells_the_nearer_bound_on_one_side_of_1_and_a_wide_time_bo
     assert str(numbers.time(Interval(6.0, 0.1, 360.0, 8))).endswith(formats.DOUBTS[intervals.TOO_NOISY])
 
 
-def test_a_number_holds_where_its_whole_interval_does() -> None:
-    sure, ways = numbers.ratio(SURE), ({"above": 1}, {"below": 1.6}, {"above": 1.49}, {"above": 1, "below": 1.495})
-    assert [sure.holds(**way) for way in ways] == [True, True, False, False]
-    assert numbers.ratio(FAST).holds(above=2)
-    assert not any(numbers.ratio(found).holds(above=1) for found in (FEW, VETOED, NONE, BOTH))
-
-
 def test_a_span_is_told_by_its_ends_and_leaves_out_what_is_in_doubt() -> None:
     least, most = Interval(1.01, 1.0, 1.02, 8), Interval(3.0, 2.9, 3.1, 8)
     ends = f"{numbers.ratio(least)} to {numbers.ratio(most)}"

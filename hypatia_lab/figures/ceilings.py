@@ -109,9 +109,7 @@ def balances(found: Sequence[tuple[str, str, float]], title: str) -> tuple[Any, 
     return draw([Block("", cells, axis)], title, under, table, ["precision", *machines]), table
 
 
-def roofline(
-    rows: Sequence[Row], ceilings: dict[tuple[str, str, str], float], *, clock: str, title: str = ""
-) -> tuple[Any, Any]:
+def roofline(rows: Sequence[Row], ceilings: dict[tuple[str, str, str], float], *, clock: str) -> tuple[Any, Any]:
     """Attained FLOP/s over FLOP per compulsory byte, under one machine's measured ceilings: a tile a variant.
 
     ``ceilings`` is :func:`hypatia_lab.results.ceilings` of that machine's records, of which those by ``clock`` and of
@@ -155,10 +153,10 @@ def roofline(
     under = [*split_fields(rows)[1], f"grey lines: measured ceilings, from below {lines}", launch_note(kept)]
     layout = tiles(list(names.values()), log_axis([left, right], "FLOP per byte", pad=1.0), up)
     said = ["workload", "variant", "rate", "of limit"]
-    return plotted(data, layout, title or "Rates under the measured ceilings", under, table, said), table
+    return plotted(data, layout, "Rates under the measured ceilings", under, table, said), table
 
 
-def sweep(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
+def sweep(rows: Sequence[Row]) -> tuple[Any, Any]:
     """The sweep behind the ceilings of one machine and clock: matrix rate and copy bandwidth over size, on log axes.
 
     ``rows`` of the ``ceilings`` experiment; a ceiling is the best process, as in :func:`hypatia_lab.results.ceilings`.
@@ -199,7 +197,7 @@ def sweep(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
     table = tables.results_table(kept).drop(columns=["machine", "clock", "ratio", "of limit"])
     table.insert(4, "rate", [tables.rate_text(r, *_SWEPT[r.operation][:2]) for r in kept])
     under = [kept[0].machine, f"{kept[0].clock} clock", "grey: ceiling, best process"]
-    return draw(blocks, title or "Rate over size", under, table, ["workload", "rate"]), table
+    return draw(blocks, "Rate over size", under, table, ["workload", "rate"]), table
 
 
 def _extents(shape: str) -> str:

@@ -403,8 +403,12 @@ def short_kernel(name: str) -> str:
     return base if len(base) <= 36 else f"{base[:24]}…{base[-11:]}"
 
 
-def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> tuple[Any, Any]:
-    """Device time of one call by kernel (topic ``kernels``): the ``top`` of each as bars with launch counts.
+LISTED = 5
+"""So many kernels of a call have a bar of their own."""
+
+
+def kernels(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
+    """Device time of one call by kernel (topic ``kernels``): the longest ones as bars with launch counts.
 
     Of a CPU the kernels are torch's operators, and the counts those of their calls.
     What is left is gathered in one bar. Times are arithmetic means over the processes, with their intervals; names
@@ -425,7 +429,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
             lanes.setdefault(config.text(fields), []).append(lane(config, fields))
             continue
         whole, launches = math.fsum(t[0] for _, _, t in listed), sum(count for _, count, _ in listed)
-        shown, rest = listed[:top], listed[top:]
+        shown, rest = listed[:LISTED], listed[LISTED:]
         if len(rest) == 1:  # one kernel is no crowd
             shown, rest = listed, []
         if rest:

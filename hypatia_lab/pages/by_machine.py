@@ -31,11 +31,6 @@ def ordered(data: Evidence) -> list[str]:
     return [*others[:1], *own, *others[1:]]
 
 
-def device(data: Evidence, machine: str) -> str:
-    """What ``machine`` is called by its records: ``NVIDIA H200``."""
-    return data.of(machine)[0].run["facts"]["name"]
-
-
 def called(data: Evidence) -> dict[str, str]:
     """Each machine of a page, in order → its short name: ``H200``, ``2 CPU cores``.
 

@@ -55,7 +55,7 @@ def scenario() -> tuple[list[Panel], str]:
     return panels, f"Before: {names[0]}. After: {names[1]}."
 
 
-def rounds(width: int = 64, rows: int = 65536) -> tuple[list[Panel], str]:
+def rounds() -> tuple[list[Panel], str]:
     """The e-graph of three equal layers in bfloat16 after every round of rewriting, and what was chosen in the end."""
     from hypatia_lab.egraph import Costs
     from hypatia_lab.egraph.cost import weights
@@ -64,10 +64,10 @@ def rounds(width: int = 64, rows: int = 65536) -> tuple[list[Panel], str]:
     from hypatia_lab.egraph.rules import rules_of
     from hypatia_lab.egraph.saturation import saturate
 
-    layers = [torch.nn.Linear(width, width, device="meta", dtype=torch.bfloat16) for _ in range(3)]
+    layers = [torch.nn.Linear(64, 64, device="meta", dtype=torch.bfloat16) for _ in range(3)]
     pairs = [part for layer in layers for part in (layer, torch.nn.ReLU())][:-1]
     module = torch.nn.Sequential(*pairs).requires_grad_(False)
-    terms = read(_captured(module, torch.zeros(rows, width, device="meta", dtype=torch.bfloat16)))
+    terms = read(_captured(module, torch.zeros(65536, 64, device="meta", dtype=torch.bfloat16)))
     known: dict[str, list[str]] = {}
     panels, said = [], []
     for number in range(10):

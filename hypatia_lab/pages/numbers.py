@@ -30,10 +30,6 @@ class Number:
     unit: str
     write: Callable[[Interval], str] = formats.told
 
-    def holds(self, *, above: float | None = None, below: float | None = None) -> bool:
-        """Whether the whole interval lies above, or below, what is named; False where nothing can be told."""
-        return (above is None or self.found.above(above)) and (below is None or self.found.below(below))
-
     def __str__(self) -> str:
         return self._said or self.write(self.found)
 

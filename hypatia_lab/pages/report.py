@@ -64,9 +64,6 @@ class Report:
         What no machine can decide has its verdict.
         """
         known = {row.id: claim_tables.verdict_text(row.verdict) for row in self.stated()}
-        for claim in self.ledger.claims:
-            if all(part.untestable for part in self.ledger.claims if part.lead == claim.lead):
-                known[claim.lead] = claim_tables.verdict_text("not_testable")
         wholes = {claim.lead: claim.statement for claim in self.ledger.claims}
         lines = [{"id": lead, "verdict": known.get(lead, UNMEASURED), "claim": text} for lead, text in wholes.items()]
         return _table(lines)

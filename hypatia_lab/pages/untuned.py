@@ -12,7 +12,6 @@ from hypatia_lab.figures import shares as share_figure
 from hypatia_lab.figures.shares import AHEAD, BEHIND, LEVEL, NONE
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import beside, readings
-from hypatia_lab.pages.by_machine import device
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.readings import labelled
 from hypatia_lab.results import Row
@@ -101,9 +100,9 @@ def compared(data: Evidence, machine: str) -> dict[tuple[str, str], list[tuple[R
     }
 
 
-def by_family(data: Evidence, machine: str, experiment: str = "") -> dict[str, list[tuple[Row | None, Row, str]]]:
+def by_family(data: Evidence, machine: str) -> dict[str, list[tuple[Row | None, Row, str]]]:
     """Family → what :func:`against` has of it and PyTorch's quickest form."""
-    return {family: against(shapes, BEST) for family, shapes in families(data, machine, experiment).items()}
+    return {family: against(shapes, BEST) for family, shapes in families(data, machine).items()}
 
 
 def figure(data: Evidence, machine: str) -> Any:
@@ -111,7 +110,7 @@ def figure(data: Evidence, machine: str) -> Any:
     rows = {family: [said for _, _, said in found] for family, found in by_family(data, machine).items()}
     words = Counter(said for own in rows.values() for said in own)
     under = [
-        device(data, machine),
+        data.measured[machine].model,
         DRAWS[shown(data, machine)],
         f"{data.primary(machine)} clock",
         "level: within ±2%, by 95% intervals",
