@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import pytest
 from synthetic import Lines, detail_line, evidence
 from synthetic import cells as timed
 
-from hypatia_lab import claims
-from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures.break_even import NEVER, Curve, break_even, calls_text
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import compile_points
 from hypatia_lab.pages.compile_points import STEP, beside, curves, firsts, leading, named
-from hypatia_lab.workloads import Workload
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -172,27 +168,3 @@ def test_a_marker_has_its_interval_and_stands_only_where_the_table_has_a_number(
     (dot,) = dots(10000.0, 400000.0)
     assert (dot.error_x.array[0], dot.error_x.arrayminus[0]) == pytest.approx((380020, 9980), rel=0.01)
     assert dots(10.0, 400000.0) == dots(10000.0, NEVER) == []
-
-
-# ---------------------------------------------------------------- plan and claims
-
-
-def test_the_seed_preset_measures_what_the_claims_name() -> None:
-    def name(work: Workload) -> str:
-        return "/".join((work.operation, work.shape_text, work.dtype, work.math, work.direction))
-
-    planned: set[tuple[str, str, str]] = set()
-    for spec in (EXPERIMENTS[name] for name in compile_points.MATHS.values()):
-        for group in spec.plan("seed", "cuda", ()):
-            planned |= {(name(group.workload), *one) for one in product(group.variants, group.clocks)}
-        planned |= {(name(one.workload), one.variant, one.topic) for one in spec.probes("seed", "cuda", ())}
-    asked = set()
-    for claim in claims.ledger():
-        # Others are of another page, or about a document's own program.
-        if "06_torch_compile" in claim.pages and claim.experiment in compile_points.MATHS.values():
-            figures = [(one.workload, one.variant, one.topic or one.clock) for one in (*claim.over, *claim.under)]
-            if claim.quantity in ("ratio", "slowdown"):
-                figures += [("", variant, claim.clock) for variant in (claim.variant, claim.baseline)]
-            asked |= {(at or work, name, by or "graph") for work in claim.workloads for at, name, by in figures}
-    assert len(asked) > 20
-    assert asked <= planned
