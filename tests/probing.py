@@ -7,20 +7,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 import hypatia_lab.diffraction
 import hypatia_lab.operations  # noqa: F401  (registers)
 from hypatia_lab.bench import sessions
-from hypatia_lab.kernels import loader
 from hypatia_lab.probes.probe import Subject, subject
 from hypatia_lab.workloads import Workload
 
 LINEAR = Workload("linear_relu", (16, 32, 24))
 IMAGE = Workload("diffraction", (32, 48))
-
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 
 def probe(

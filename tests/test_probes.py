@@ -13,8 +13,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from kernel_tensors import on_gpu
-from probing import IMAGE, LINEAR, details, found, needs_compiler, probe, spoilt
+from kernel_tensors import needs_compiler, on_gpu
+from probing import IMAGE, LINEAR, details, found, probe, spoilt
 
 from hypatia_lab import check, clock, variants
 from hypatia_lab.bench import sessions

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_tensors import on_gpu
-from probing import LINEAR, details, needs_compiler, probe
+from kernel_tensors import needs_compiler, on_gpu
+from probing import LINEAR, details, probe
 from tabled import tables
 
 import hypatia_lab.diffraction
