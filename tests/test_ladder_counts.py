@@ -198,18 +198,3 @@ def test_storing_a_column_takes_as_many_turns_as_all_that_is_read_of_it() -> Non
     column = served([[32 * lane] for lane in range(32)])  # a warp stores 32 numbers along k
     assert count.storing == Fraction(numbers // 32 * column, products)
     assert count.reading == Fraction(warps * 32 * 2, products)  # each warp reads two for each of 32 k
-
-
-# ---------------------------------------------------------------- in words
-
-
-def test_what_is_told_can_be_done_again_by_hand() -> None:
-    told = ladder_counts.told(COUNTS["step_registers_1d"])
-    assert "makes 8 sums" in told
-    assert "64 × 64 × 16 products" in told
-    assert "(64 + 64) × 16 numbers" in told
-    assert "1/32 from memory, 9/8 from shared memory" in told
-    assert "8,192 bytes of shared memory" in told
-    assert "takes 1/256 and 1/16 loads" in ladder_counts.told(COUNTS["step_vectorized"])
-    assert "(128 + 256 / 2) × 64" in ladder_counts.told(COUNTS["step_multicast"])
-    assert "32 threads make a sum" in ladder_counts.told(COUNTS["step_coalesced"])
