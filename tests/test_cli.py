@@ -475,16 +475,6 @@ def test_who_asks_for_a_claim_that_there_is_not_is_told_the_nearest_ids(folder):
     assert 0 < len(re.findall(r"S\d{3}-\d+", line.partition(";")[2])) <= 5
 
 
-def test_a_machine_of_its_models_name_is_compared_with_one_chip_of_several(folder, tmp_path, monkeypatch):
-    for chip in ("0e03a8", "0e03a9"):
-        facts = {"name": "NVIDIA Test", "chip": chip}
-        run = run_line(machine=f"one-{chip}", experiment="naive_vs_cublas", processes=3, device="cuda", facts=facts)
-        records.write(tmp_path / "more", run, [cell("eager", [1.0] * 3), cell("naive", [5.0] * 3)])
-    out = printed("compare", "one", "one-0e03a8", "--records", tmp_path / "more")
-    assert re.search(r"^ +one 0.125× .*\n +one-0e03a8 0.200× ", out, re.MULTILINE)
-    assert "one-0e03a9" not in out
-
-
 @pytest.mark.parametrize(
     ("sink", "arguments"),
     [

@@ -370,6 +370,8 @@ def test_two_chips_or_one_beside_its_model_are_compared_as_two_machines(root: Pa
     assert (line["machine_a"], line["machine_b"]) == ("a100", "a100-bbbbbb")
     for sides in (("a100",), (one,), (one, two, one)):
         assert sides[0] in refused("compare", *sides)
+    recorded(root, "a100-cccccc", "cccccc", 0.6)
+    assert "a100-cccccc" not in call("compare", "a100", "a100-bbbbbb").out
 
 
 # ---------------------------------------------------------------- the page
