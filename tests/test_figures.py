@@ -16,6 +16,7 @@ from synthetic import cell_line, judgement, write_records
 
 from hypatia_lab import figures, formats, records, results, tables
 from hypatia_lab.claims import VERDICTS
+from hypatia_lab.claims.claim import AUTHOR
 from hypatia_lab.figures import axes, comparisons, data_and_source, drawn_rows, language, mark_rows, marks
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import verdicts as verdict_figure
@@ -325,8 +326,8 @@ def test_two_hundred_new_variants_differ_as_far_as_there_are_looks_and_change_no
 def test_no_two_variants_look_alike_and_a_control_is_hollow(committed_records: list[records.Record]) -> None:
     load()
     known = {(name, one.origin) for found in map(variants, registered()) for name, one in found.items()}
-    cells = (one for record in committed_records for one in record.cells if one["origin"] == "author")
-    known |= {(one["variant"].removesuffix(language.AGAIN), "author") for one in cells}
+    lines = [line["variant"] for record in committed_records for line in (*record.cells, *record.details)]
+    known |= {(name.removesuffix(language.AGAIN), "author") for name in lines if name.startswith(AUTHOR)}
     looks: dict[tuple[str, str], set[str]] = {}
     for name, origin in known:
         look = language.style(name, origin)
@@ -335,6 +336,7 @@ def test_no_two_variants_look_alike_and_a_control_is_hollow(committed_records: l
     assert [names for names in looks.values() if len(names) > 1] == []
     assert comparisons.style("eager@again", "peer").symbol == "circle-open"
     assert comparisons.style("eager@again", "peer").colour == comparisons.style("eager", "peer").colour
+    assert comparisons.style("author_v1", "author").colour == comparisons.style("naive", "rebuilt").colour
     with pytest.raises(KeyError):
         comparisons.style("x", "nobody")
 

@@ -24,7 +24,6 @@ from tabled import tabled, tables
 from hypatia_lab import check, paths, records, results, variants
 from hypatia_lab.bench import composer, details, fence, sessions
 from hypatia_lab.experiments import Probe
-from hypatia_lab.figures import language
 from hypatia_lab.probes import program
 from hypatia_lab.probes.probe import Ended
 from hypatia_lab.strangers import programs
@@ -489,16 +488,3 @@ def test_the_page_names_every_status_and_shows_the_example():
         assert line in EXAMPLE.read_text(encoding="utf-8")
     statuses = re.findall(r"(?m)^\| `(\w+)` \|", page.split("## When something is wrong")[1])
     assert set(statuses) == set(details.SEVERITY) - {"ok", "cheated"}
-
-
-# ---------------------------------------------------------------- in figures
-
-
-def test_authors_programs_look_like_nobody_elses(committed_records):
-    own = set(language.SHAPES["author"])
-    assert not own & {symbol for origin, symbols in language.SHAPES.items() if origin != "author" for symbol in symbols}
-    authors = {line["variant"] for record in committed_records for line in record.details}
-    looks = [language.style(name, "author") for name in authors if name.startswith("author_")]
-    assert {look.symbol for look in looks} <= own
-    assert len({(look.colour, look.symbol) for look in looks}) == len(looks) > 1
-    assert language.style("author_v1", "author").colour == language.style("naive", "rebuilt").colour
