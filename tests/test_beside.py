@@ -6,18 +6,19 @@ import math
 from typing import Any
 
 import pytest
-from synthetic import cell_line, evidence
+from synthetic import cells, evidence
 
 from hypatia_lab.pages import throttled
 from hypatia_lab.pages.beside import beside, error, over, rival
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 LARGE = [8192, 4096, 4096]
 
 
 def cell(variant: str, us: float, **changes: Any) -> dict[str, Any]:
-    """A timed cell of three processes that differ by 1%, of which ratios are exact."""
-    own = {"shape": LARGE, "dtype": "bfloat16", "clock": "graph", "medians_us": [us, 1.01 * us, 1.02 * us]}
-    return cell_line(variant=variant, **own | changes)
+    (found,) = cells({variant: us}, **{"shape": LARGE, "dtype": "bfloat16"} | changes)
+    return found
 
 
 def test_a_row_is_set_beside_what_differs_in_one_thing_alone() -> None:

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from synthetic import Lines, cell_line, evidence, row
+import synthetic
+from synthetic import Lines, evidence, row
 
 from hypatia_lab import records, results, tables
 from hypatia_lab.figures import comparisons
 from hypatia_lab.variants import AGAIN, load, variants
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 ORIGINS = {"eager": "peer", "epilogue": "peer", "cublas_relu": "seed", "aten": "seed"}
 LAUNCHED = {"origin": "rebuilt", "operator": True, "clock": "wall", "device": "cuda"}
@@ -18,12 +21,7 @@ TIMES = {"eager": 100.0, "cublas_relu": 130.0, "aten": 101.0, "epilogue": 90.0}
 
 
 def cells(times: Mapping[str, float], clock: str) -> Lines:
-    """Timed cells of three processes that differ by 1%, of which ratios are exact."""
-    own = {"shape": [256, 256, 512], "clock": clock, "flops": 2**26, "traffic": 2**20, "max_error": 1e-6}
-    return [
-        cell_line(**own, variant=name, origin=ORIGINS[name], medians_us=[us, 1.01 * us, 1.02 * us])
-        for name, us in times.items()
-    ]
+    return [line | {"origin": ORIGINS[line["variant"]]} for line in synthetic.cells(times, clock=clock)]
 
 
 @pytest.mark.parametrize(
