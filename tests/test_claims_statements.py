@@ -99,22 +99,6 @@ def test_what_no_machine_decides_is_stated_once(measured):
     assert stated(found, WEEKS).reason == "No clock measures effort."
 
 
-def test_figures_that_follow_from_each_other_save_no_claim_that_was_measured(measured):
-    refuted = measured(*factors(20, 20))
-    assert stated(refuted, LEAD, SUM).verdict == "refuted"
-    assert stated(measured(*factors(10, 20)), replace(LEAD, workloads=(SMALL, MEDIUM)), SUM).verdict == "conditional"
-    assert stated(refuted, SUM, replace(WRONG, id="S001-01e")).verdict == "inconsistent"
-
-
-def test_what_only_a_rewrite_could_measure_neither_saves_nor_fells_a_claim(measured):
-    lost = replace(MORE, program="rewrite")
-    row = stated(measured(*factors(10, 20)), LEAD, lost)
-    assert (row.verdict, row.held, row.total) == ("confirmed_in_part", 1, 2)
-    assert stated(measured(*factors(20, 10)), LEAD, lost).verdict == "refuted"
-    assert stated(measured(*factors(10, 10)), lost).verdict == "agrees"
-    assert stated(measured(*factors(10, 20)), lost, SUM).verdict == "differs"
-
-
 # What would decide
 
 
