@@ -17,7 +17,7 @@ from synthetic import cell_line, judgement, write_records
 from hypatia_lab import figures, formats, records, results, tables
 from hypatia_lab.claims import VERDICTS
 from hypatia_lab.claims.claim import AUTHOR
-from hypatia_lab.figures import axes, comparisons, data_and_source, drawn_rows, language, mark_rows, marks
+from hypatia_lab.figures import axes, comparisons, data_and_source, drawn_rows, language, mark_rows, marks, over_size
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.results import Row
@@ -258,6 +258,8 @@ def test_sweep_orders_by_size_and_names_the_best(rows: list[Row], found: list[re
         comparisons.ladder,
         ceiling_figures.sweep,
         lambda rows: ceiling_figures.roofline(rows, {}, clock="hot"),
+        lambda rows: over_size.precision(rows, "Nothing"),
+        lambda rows: over_size.over_sizes(rows, "Nothing"),
     ],
 )
 def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, rows: list[Row]) -> None:

@@ -135,11 +135,3 @@ def test_over_sizes_tells_directions_apart(rows: Rows) -> None:
     figure, _ = over_size.over_sizes(both, "Directions")
     assert sum("forward and backward" in t.name for t in figure.plot.data) == 2
     assert sum(t.mode == "lines" for t in figure.plot.data) == 2
-
-
-def test_nothing_to_draw_of_rows_is_an_error(rows: Rows) -> None:
-    for draw in (over_size.precision, over_size.over_sizes):
-        with pytest.raises(language.FigureError, match="no rows to draw"):
-            draw([], "Nothing")
-        with pytest.raises(language.FigureError, match="none of 1 rows has a time"):
-            draw([replace(rows[0], median_us=math.nan, status="timeout")], "Nothing")
