@@ -24,13 +24,15 @@ WRONG = sorted(path.stem for path in (HERE / "wrong").glob("*.py"))
 pytestmark = pytest.mark.usefixtures("registry")
 
 
-def problem_of(own: Own) -> check.Problem:
-    return check.Problem(Workload(own.name, own.shapes[0], own.dtypes[0]), "cpu")
+def problem_of(own: Own, number: int = 0) -> check.Problem:
+    return check.Problem(Workload(own.name, own.shapes[number], own.dtypes[0]), "cpu")
 
 
-def checked(own: Own, name: str = kernelbench.CANDIDATE) -> check.Check:
-    problem = problem_of(own)
-    return check.check(variants.find(own.name, name).factory(problem.workload, problem.inputs), problem)
+def checked(own: Own, name: str = "", number: int = 0) -> check.Check:
+    """What the check says of a variant, the candidate unless another is named, at a shape of its problem."""
+    problem = problem_of(own, number)
+    run = variants.find(own.name, name or own.variants[0]).factory(problem.workload, problem.inputs)
+    return check.check(run, problem)
 
 
 def loaded(stem: str, kind: str = "right", process: int = 0) -> Own:
@@ -263,14 +265,3 @@ def test_a_program_is_told_whose_fault_it_is(tmp_path, monkeypatch, rehearsed_he
     (told,) = json.loads(found.out)
     assert (found.code, told["outcome"], told["fault"]) == (2, "refused", fault)
     assert broken in told["message"]
-
-
-@pytest.mark.slow
-def test_a_candidate_is_measured_in_processes_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})
-    monkeypatch.setenv("PATH", "")  # no compiler: nobody waits for torch.compile
-    monkeypatch.delenv("CXX", raising=False)
-    given = f"{HERE}/right/mean_and_deviation.py --task kernelbench {HERE}/problems/mean_and_deviation.py"
-    found = command.call("judge", *given.split(), *f"--device cpu --no-page --json --output {tmp_path}/book".split())
-    (row,) = json.loads(found.out)
-    assert (found.code, row["variant"], row["status"]) == (0, kernelbench.CANDIDATE, "ok"), found.err

@@ -12,12 +12,12 @@ import command
 import pytest
 import torch
 from sol_problems import ANSWER, DEFINITION, INPUTS, REFERENCE, RETURNS, WRITES, problem, solution, source, workload
+from test_kernelbench import checked, problem_of
 
-from hypatia_lab import check, variants
+from hypatia_lab import variants
 from hypatia_lab.bench import composer
 from hypatia_lab.strangers import definitions, reader_kernel, sol_execbench, solutions
 from hypatia_lab.strangers.reader_kernel import Own, OwnError
-from hypatia_lab.workloads import Workload
 
 pytestmark = pytest.mark.usefixtures("registry")
 
@@ -28,15 +28,6 @@ def unpacked_here(tmp_path, monkeypatch):
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
-
-
-def problem_of(own: Own, number: int = 0) -> check.Problem:
-    return check.Problem(Workload(own.name, own.shapes[number], own.dtypes[0]), "cpu")
-
-
-def checked(own: Own, name: str = sol_execbench.CANDIDATE, number: int = 0) -> check.Check:
-    given = problem_of(own, number)
-    return check.check(variants.find(own.name, name).factory(given.workload, given.inputs), given)
 
 
 def theirs(own: Own, name: str = sol_execbench.CANDIDATE) -> dict[str, float]:
