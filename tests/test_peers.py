@@ -12,10 +12,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as functional
+from test_cells import session_here
 
 import hypatia_lab.experiments  # noqa: F401  (registers every operation)
 from hypatia_lab import check, variants
-from hypatia_lab.bench.cells import OwnSession
 from hypatia_lab.experiments import EXPERIMENTS, Group
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations import peer_freezing, peer_jax
@@ -85,15 +85,13 @@ def test_a_stream_of_its_own_is_timed_by_the_clocks_of_the_whole_device_only() -
 
 
 def test_what_a_clock_cannot_time_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, Any]] = []
-    plan = {"device": "cpu", "gpu": "", "excluded": {}, "groups": []}
-    session = OwnSession(plan, lambda event, **row: told.append(row) if event == "row" else None)
+    session, told = session_here()
     session.rests = False
     why = "launches elsewhere"
     refuses = lambda one, clock, device: why if one.name == "epilogue" and clock == "hot" else ""  # noqa: E731
     monkeypatch.setattr(variants.Variant, "untimed", refuses)
     session.run(0, asdict(Group(Workload("linear_relu", (8, 8, 8)), ("eager", "epilogue"), ("hot", "wall"), 0.01)))
-    found = {(row["variant"], row["clock"]): (row["status"], row["reason"]) for row in told}
+    found = {(row["variant"], row["clock"]): (row["status"], row["reason"]) for row in told if row["event"] == "row"}
     assert found["epilogue", "hot"] == ("skipped", why)
     assert {status for key, (status, _) in found.items() if key != ("epilogue", "hot")} == {"ok"}
 
