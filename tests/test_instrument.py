@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import call
-from contribution import measured
 from measuring import LARGE, NAMES, SMALL, by_variant, group
 
 from hypatia_lab import check, clock, records, variants
 from hypatia_lab.bench import sources
-from hypatia_lab.contributed import packing
 from hypatia_lab.experiments import plan
 from hypatia_lab.experiments.instrument import PRESENT
 
@@ -148,41 +145,3 @@ def test_what_a_record_of_before_does_not_say_is_not_filled_in(lab):
     assert "instrument" not in grown.run
     assert [since["instrument"] for since in grown.run["grown"]] == [PRESENT]
     assert {cell["variant"] for cell in grown.cells if "sources" in cell} == {"epilogue"}
-
-
-# ---------------------------------------------------------------- check-records
-
-_SINCE = {"started": "2025-01-02T00:00:00Z", "commit": "0123abc", "dirty": False, "processes": 0}
-
-
-@pytest.mark.parametrize(
-    ("told", "lines"),
-    [
-        ({}, 2),
-        ({"instrument": PRESENT}, 0),
-        ({"instrument": PRESENT, "grown": [_SINCE | {"instrument": PRESENT}]}, 0),
-        ({"instrument": PRESENT, "grown": [_SINCE]}, 2),
-        ({"grown": [_SINCE, _SINCE]}, 2),
-    ],
-)
-def test_records_of_no_known_instrument_are_noted_a_line_each(tmp_path, told, lines):
-    measured(tmp_path, **told)
-    notes = packing.pack("box", tmp_path, tmp_path / "out", known=[]).report.notes
-    found = [note for note in notes if "does not say which versions" in note]
-    assert len(found) == len({note.partition(" ")[0] for note in found}) == lines
-
-
-def test_an_older_instrument_is_a_note_and_no_fault(tmp_path, monkeypatch):
-    given = dict(PRESENT)
-    monkeypatch.setattr("hypatia_lab.contributed.checking.history", lambda: None)
-    monkeypatch.setattr(records, "COMMITTED", tmp_path / "committed")
-    measured(tmp_path / "mine", instrument=given)
-    monkeypatch.chdir(tmp_path)
-    assert call("contribute", "box", "--records", "mine", "--output", "out").code == 0
-    for part, number in given.items():
-        monkeypatch.setitem(PRESENT, part, number + 1)
-    done = call("check-records", "out/box")
-    assert done.code == 0
-    text = " ".join(done.out.split())
-    for file in ("ceilings.jsonl", "naive_vs_cublas.jsonl"):
-        assert text.count(f"{file} is made by an older clock {given['clock']} (now {given['clock'] + 1}), check") == 1

@@ -81,13 +81,15 @@ def record(*own: dict[str, Any], **run: Any) -> Record:
     return Record(Path("nowhere"), run_line(**run), own, "")
 
 
-@pytest.mark.parametrize("part", PRESENT)
-def test_each_part_that_is_older_is_named_with_both_numbers(monkeypatch, part):
+@pytest.mark.parametrize("parts", [*([part] for part in PRESENT), [*PRESENT]])
+def test_each_part_that_is_older_is_named_with_both_numbers(monkeypatch, parts):
     assert older.why(record(**NOW)) == ""
-    assert older.why(record()) == older.NAMELESS
+    assert older.why(record()) == older.why(record(grown=[{}, {}])) == older.NAMELESS
     made = record(**NOW, grown=[NOW])
-    monkeypatch.setitem(PRESENT, part, PRESENT[part] + 1)
-    assert older.why(made) == f"is made by an older {part} {PRESENT[part] - 1} (now {PRESENT[part]})"
+    for part in parts:
+        monkeypatch.setitem(PRESENT, part, PRESENT[part] + 1)
+    old = ", ".join(f"{part} {PRESENT[part] - 1} (now {PRESENT[part]})" for part in parts)
+    assert older.why(made) == f"is made by an older {old}"
     assert older.why(record(instrument=dict(PRESENT), grown=[{}])) == f"{older.NAMELESS}"
 
 
