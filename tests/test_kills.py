@@ -44,14 +44,6 @@ def test_a_killed_writer_loses_no_record_and_leaves_none_in_parts(kills, tmp_pat
     assert {len(record.cells) for record in records.load(store, experiments=["latest"])} == {1}
 
 
-def test_a_file_that_cannot_grow_leaves_the_old_record_whole(tmp_path):
-    told = run("full_disk.py", tmp_path, LINES)
-    path = tmp_path / "box" / "method" / "2025-01-01-cpu.jsonl"
-    assert str(path) in told
-    assert len(records.load_file(path).cells) == 1
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
 # ---------------------------------------------------------------- a measurement, whole
 
 
