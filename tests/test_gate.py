@@ -11,7 +11,8 @@ from typing import Any
 
 import command
 import pytest
-from synthetic import ceilings, cell_line, run_line
+from synthetic import cell_line, run_line
+from test_own_book import give_ceilings
 
 from hypatia_lab import intervals, records, results, testing, variants
 from hypatia_lab.bench import composer
@@ -292,9 +293,7 @@ def test_a_kernel_is_measured_and_failed_in_a_process_of_its_own(tmp_path, monke
     monkeypatch.setenv("PATH", "")  # no compiler: nobody waits for torch.compile
     monkeypatch.delenv("CXX", raising=False)
     book = tmp_path / "book"
-    line = run_line(machine=default_name("cpu"), experiment="ceilings")
-    records.write(book / "book" / "records", line, ceilings({"ieee": 1e3, "float64": 1e3}, "hot"))
-    own_book.begin(book)
+    give_ceilings(book, machine=default_name("cpu"))
     with pytest.raises(AssertionError, match="^short at 64x512 float32: wrong: unwritten: [^\n]*$"):
         testing.judge(STRANGERS / "slow_reference.py", at_least=1.05, device="cpu", output=book)
     (found,) = records.load(book / "book" / "records", experiments=["slow_reference"])

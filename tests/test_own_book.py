@@ -50,8 +50,8 @@ IN_ONE_FOLDER = settings(TRIED, suppress_health_check=[HealthCheck.function_scop
 
 
 def give_ceilings(output: Path, **run: Any) -> None:
-    """Ceilings of machine "box" in the reader's book at ``output``, so that nobody waits for them."""
-    line = run_line(machine="box", experiment="ceilings", **run)
+    """Ceilings of a machine, "box", in the reader's book at ``output``, so that nobody waits for them."""
+    line = run_line(experiment="ceilings", **run)
     records.write(output / "book" / "records", line, ceilings({"ieee": 1e3, "float64": 1e3}, "hot"))
     own_book.begin(output)
 

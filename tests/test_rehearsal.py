@@ -16,12 +16,11 @@ import command
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import ceilings, run_line
+from test_own_book import give_ceilings
 
 from hypatia_lab import records, variants, workloads
 from hypatia_lab.bench import composer, sessions
 from hypatia_lab.bench.sessions import Casualty
-from hypatia_lab.book import own as own_book
 from hypatia_lab.judged import rehearsal
 from hypatia_lab.strangers import reader_kernel
 from hypatia_lab.strangers.reader_kernel import OwnError
@@ -304,9 +303,7 @@ def test_a_file_that_changes_whoever_runs_it_does_not_change_the_record(tmp_path
     book = tmp_path / "book"
     # What the file's process may write to outlives the command here.
     monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda: contextlib.nullcontext(str(tmp_path)))
-    line = run_line(machine="box", experiment="ceilings")
-    records.write(book / "book" / "records", line, ceilings({"ieee": 1e3, "float64": 1e3}, "hot"))
-    own_book.begin(book)
+    give_ceilings(book)
     given = f"--device cpu --machine box --shapes 8x4,16x4 --output {book} --no-page"
     found = command.call("judge", STRANGERS / "meddler.py", *given.split())
     assert found.code == 0, found.err
