@@ -15,7 +15,6 @@ from synthetic import cell_line, run_line
 from test_own_book import give_ceilings
 
 from hypatia_lab import intervals, records, results, testing, variants
-from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
 from hypatia_lab.experiments import PROCESSES
 from hypatia_lab.judged import gate
@@ -145,12 +144,6 @@ def judge(*arguments: object) -> command.Outcome:
     return command.call("judge", *arguments)
 
 
-@variants.restored()
-def refused(kernel: Path, *arguments: str) -> str:
-    """The one line by which the command refuses."""
-    return command.refused("judge", kernel, "--device", "cpu", *arguments)
-
-
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rehearsed_here: None) -> Path:
     """A file of the reader's, in the current folder."""
@@ -216,28 +209,6 @@ def test_json_is_an_array_of_every_variant_and_workload_and_nothing_else(kernel)
     found = judge(*recorded(kernel, status="wrong", reason="a tail"), "--json")
     mine, _ = json.loads(found.out)
     assert (found.code, mine["outcome"], mine["limit"], mine["ratio"]) == (1, gate.FAILED, None, None)
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ("--fail-below 1 --against eagre", "eagre"),
-        ("--fail-below 1 --against eager@again", "eager@again"),
-        ("--against eager", "--fail-below"),
-        ("--undecided pass", "--fail-below"),
-        ("--fail-below 0", "--fail-below"),
-        ("--fail-below nan", "--fail-below"),
-        ("--fail-below 1 --undecided maybe", "--undecided"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_before_anything_runs(kernel, monkeypatch, given, named):
-    monkeypatch.setattr(composer, "measure", lambda *_, **__: pytest.fail("something was measured"))
-    assert named in refused(kernel, *given.split())
-
-
-def test_one_kernel_is_not_held_against_itself(kernel):
-    kernel.write_text(own_book.template("tiny.py"))
-    assert "mine" in refused(kernel, "--fail-below", "1", "--against", "mine")
 
 
 # ---------------------------------------------------------------- in a test

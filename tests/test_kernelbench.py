@@ -243,19 +243,6 @@ def test_the_command_plans_the_problem_with_its_baselines(tmp_path, monkeypatch)
     assert group.variants == ("eager", "eager@again", "compile", kernelbench.CANDIDATE)
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ("--task kernelbensh p.py", "kernelbensh"),
-        ("--task kernelbench nowhere.py", "nowhere.py"),
-        ("--task kernelbench p.py --shapes 4x4", "--shapes"),
-    ],
-)
-def test_a_task_that_cannot_be_is_refused_in_one_line(tmp_path, given, named, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert named in command.refused("judge", pair(tmp_path)[0], "--device", "cpu", *given.split())
-
-
 @pytest.mark.parametrize(("broken", "fault"), [("problem.py", "problem"), ("candidate.py", "file")])
 def test_a_program_is_told_whose_fault_it_is(tmp_path, monkeypatch, rehearsed_here, broken, fault):
     candidate, problem = pair(tmp_path)
