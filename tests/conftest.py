@@ -186,6 +186,19 @@ def seeded() -> None:
 
 
 @pytest.fixture
+def choices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where the dispatcher keeps its choices, of which there are none, nor in memory."""
+    from hypatia_lab import dispatch
+
+    monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
+    monkeypatch.setattr(dispatch, "told", set())
+    for one in (dispatch.LINEAR_RELU, *dispatch.CONV_BLOCKS.values(), *dispatch.MLPS.values()):
+        monkeypatch.setattr(one, "forms", {})
+        monkeypatch.setattr(one, "chosen", {})
+    return tmp_path / "choices"
+
+
+@pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The optimizer knows no costs that were measured on this machine before."""
     monkeypatch.setattr("hypatia_lab.egraph.measure.cost_file", lambda device: tmp_path / "costs.json")

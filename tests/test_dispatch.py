@@ -25,16 +25,7 @@ from hypatia_lab.workloads import Workload
 PLAIN = LINEAR_RELU.direct["eager"]
 EAGER_S = 2e-3
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of its own, and nothing known in memory."""
-    monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
-    monkeypatch.setattr(dispatch, "told", set())
-    for one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()):
-        monkeypatch.setattr(one, "forms", {})
-        monkeypatch.setattr(one, "chosen", {})
-    return tmp_path / "choices"
+pytestmark = pytest.mark.usefixtures("choices")
 
 
 def operands(*batch: int, **how: Any) -> list[torch.Tensor]:
@@ -86,12 +77,12 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return race
 
 
-def test_the_quickest_of_planted_forms_is_chosen_and_kept(planted: Any, cache: Path) -> None:
+def test_the_quickest_of_planted_forms_is_chosen_and_kept(planted: Any, choices: Path) -> None:
     one = planted(quick=PLAIN, slower=slowed(PLAIN, EAGER_S / 2), slowest=slowed(PLAIN, 2 * EAGER_S))
     tensors = operands(3)
     assert torch.equal(one("wall", False, *tensors), PLAIN(*tensors))
     assert chosen(one) == ["quick"]
-    assert len(list(cache.iterdir())) == 1
+    assert len(list(choices.iterdir())) == 1
 
 
 def test_a_wrong_form_is_never_chosen_and_told_once(planted: Any) -> None:
@@ -164,21 +155,21 @@ def test_the_winner_has_to_win_again(planted: Any, raced: Any) -> None:
     assert decided(planted(lucky=PLAIN)) == "eager"
 
 
-def test_another_process_finds_the_choice(planted: Any, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_another_process_finds_the_choice(planted: Any, monkeypatch: pytest.MonkeyPatch, choices: Path) -> None:
     decided(planted(quick=PLAIN))
     other = planted(quick=PLAIN)
     monkeypatch.setattr(other, "measured", lambda *given: pytest.fail("measured again"), raising=False)
     assert decided(other) == "quick"
     decided(planted(quick=PLAIN, more=slowed(PLAIN, EAGER_S)))  # of other candidates it says nothing
-    assert len(list(cache.iterdir())) == 2
+    assert len(list(choices.iterdir())) == 2
 
 
-def test_a_choice_outlives_its_process(cache: Path) -> None:
+def test_a_choice_outlives_its_process(choices: Path) -> None:
     lab.linear_relu(*operands(5))
     program = (
         "import pathlib, torch, hypatia_lab as lab\n"
         "from hypatia_lab import dispatch\n"
-        f"dispatch.folder = lambda: pathlib.Path({str(cache)!r})\n"
+        f"dispatch.folder = lambda: pathlib.Path({str(choices)!r})\n"
         "dispatch.Dispatcher.measured = lambda *given: 1 / 0\n"
         f"torch.set_default_device('{DEVICE}')\n"
         "lab.linear_relu(torch.ones(5, 24), torch.ones(40, 24), torch.ones(40))\n"
@@ -189,9 +180,9 @@ def test_a_choice_outlives_its_process(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"asked": [], "form": "quick"}', '{"form": 1}', "\udcff"])
-def test_a_corrupt_file_counts_as_none(text: str, planted: Any, cache: Path) -> None:
+def test_a_corrupt_file_counts_as_none(text: str, planted: Any, choices: Path) -> None:
     decided(planted(quick=PLAIN))
-    (kept,) = cache.iterdir()
+    (kept,) = choices.iterdir()
     whole = kept.read_bytes()
     kept.write_bytes(text.encode(errors="surrogateescape"))
     assert decided(planted(quick=PLAIN)) == "quick"

@@ -18,22 +18,18 @@ from torch.nn.utils import parametrizations
 
 import hypatia_lab as lab
 from hypatia_lab import dispatch
-from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS
+from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU
 from hypatia_lab.nn import LinearReLU, Sequential
 
 
 @pytest.fixture(autouse=True)
-def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache folder of its own, nothing known in memory, and eager the slowest by clocks that nothing disturbs."""
+def pinned(choices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dispatcher knows nothing, and eager is the slowest by clocks that nothing disturbs."""
 
     def samples(runs: dict[str, Any], *how: Any) -> dict[str, list[float]]:
         return {name: [2.0 if name == "eager" else 1.0] * 4 for name in runs}
 
-    monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
     monkeypatch.setattr(dispatch, "timed", samples)
-    for one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()):
-        monkeypatch.setattr(one, "forms", {})
-        monkeypatch.setattr(one, "chosen", {})
 
 
 def block(channels: int = 4) -> list[nn.Module]:
