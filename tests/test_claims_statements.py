@@ -12,8 +12,8 @@ from itertools import product
 import pytest
 from claimed import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
 
-from hypatia_lab import results, tables
-from hypatia_lab.claims import GROUPS, VERDICTS, Claim, Judgement, details, judge, statements
+from hypatia_lab import results
+from hypatia_lab.claims import VERDICTS, Claim, Judgement, details, judge, statements
 from hypatia_lab.claims.verdicts import ANY
 from hypatia_lab.tables import claims as claim_tables
 
@@ -192,11 +192,6 @@ def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, shown):
         several = len({part.id for part in row.parts}) > 1
         for name in (part.id if several else row.id for part in row.parts):
             assert re.search(rf">{name}[ <]", text), name
-    counts = claim_tables.group_counts(committed, "h200")
-    assert list(counts.iloc[:, 0]) == [*GROUPS, "all"]
-    assert sum(map(int, counts["claims"][:-1])) == int(counts["claims"].iloc[-1]) == len(rows)
-    with pytest.raises(tables.TableError, match="claims"):
-        claim_tables.show_statements([], "h200")
 
 
 def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measured, shown):

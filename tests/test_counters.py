@@ -320,13 +320,6 @@ def test_a_gpu_tells_how_busy_its_units_are(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_on_a_cpu_nothing_is_counted(tmp_path: Path):
-    (status,) = probe("counters", LINEAR, "eager", tmp_path)
-    assert (status["event"], status["status"]) == ("status", "skipped")
-    assert "on a CUDA GPU only" in status["reason"]
-
-
-@pytest.mark.slow
 def test_the_trace_of_a_layout_shows_its_copy(tmp_path: Path):
     work = Workload("linear_relu_layout", (16, 32, 24))
     kernels = details(probe("trace", work, "x_strided_batch", tmp_path), "kernels")

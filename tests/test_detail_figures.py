@@ -99,8 +99,8 @@ SPEED = {"eager": 60.0, "eager_direct": 55.0, "compile": 6.0, "compile_reduce_ov
 SPEED |= {"c_openmp": 800.0, "triton": 2.2, "cuda": 1.9}
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+@pytest.fixture(scope="module", name="rows")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     return rows_of(tmp_path_factory.mktemp("records"))
 
 

@@ -221,8 +221,9 @@ def test_losses_fall_as_float64s_do_and_a_gradient_that_is_off_is_seen(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_variant_that_cannot_run_here_is_skipped(tmp_path: Path):
-    (status,) = probe("trace", IMAGE, "compile_reduce_overhead", tmp_path)
+@pytest.mark.parametrize(("topic", "variant"), [("trace", "compile_reduce_overhead"), ("counters", "eager")])
+def test_what_cannot_be_looked_at_here_is_skipped(topic: str, variant: str, tmp_path: Path):
+    (status,) = probe(topic, IMAGE, variant, tmp_path)
     assert (status["event"], status["status"]) == ("status", "skipped")
     assert "CUDA" in status["reason"]
 

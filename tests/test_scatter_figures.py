@@ -11,7 +11,7 @@ import numpy
 import pytest
 from drawn import content, points, shown
 from tabled import tabled
-from test_detail_figures import DRAW, PLACE, Rows, rows_of, spots
+from test_detail_figures import DRAW, PLACE, Rows, images, spots  # noqa: F401  (the fixture rows)
 
 from hypatia_lab import formats
 from hypatia_lab.figures import image as image_figure
@@ -19,11 +19,6 @@ from hypatia_lab.figures import language, over_size
 from hypatia_lab.variants import label
 
 pytestmark = pytest.mark.usefixtures("two_processes")
-
-
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    return rows_of(tmp_path_factory.mktemp("records"))
 
 
 # ---------------------------------------------------------------- the image
