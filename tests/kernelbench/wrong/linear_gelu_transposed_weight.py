@@ -1,7 +1,0 @@
-from linear_gelu import Model
-from torch.nn import functional
-
-
-class ModelNew(Model):
-    def forward(self, x):
-        return functional.gelu(x @ self.linear.weight + self.linear.bias)
