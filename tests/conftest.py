@@ -14,7 +14,7 @@ import numpy
 import pytest
 from forks import forks
 
-from hypatia_lab import claims, intervals, paths, records, results
+from hypatia_lab import claims, intervals, paths, records
 from hypatia_lab.book import build
 
 gc.set_threshold(100_000)  # what tests share stays: to look for cycles in it again and again takes time, and finds few
@@ -148,12 +148,6 @@ def committed_records() -> list[records.Record]:
 def committed_claims() -> list[claims.Claim]:
     """The ledger of the repository."""
     return claims.ledger()
-
-
-@pytest.fixture(scope="session")
-def committed_judgements(committed_records: list[records.Record]) -> list[claims.Judgement]:
-    """What those records say of each part of the ledger."""
-    return claims.judge(results.measured(committed_records))
 
 
 @pytest.fixture(scope="session")

@@ -23,9 +23,9 @@ from hypatia_lab.cli.commands import main
 
 
 @pytest.fixture(scope="module")
-def lines(committed_records, committed_judgements) -> dict[str, Callable[[], list[str]]]:
+def lines(committed_records) -> dict[str, Callable[[], list[str]]]:
     """What each command prints of the committed records."""
-    found, parts = committed_records, committed_judgements
+    found, parts = committed_records, claims.judge(results.measured(committed_records))
     rows = results.rows(found)
     stated = claims.statements(parts)
     machines = list(dict.fromkeys(record.machine for record in found))
