@@ -14,7 +14,7 @@ import pytest
 from drawn import Drawn, cells, content, is_language, places, points, shown
 from synthetic import cell_line, judgement, write_records
 
-from hypatia_lab import figures, formats, records, results, tables
+from hypatia_lab import formats, records, results, tables
 from hypatia_lab.claims import VERDICTS
 from hypatia_lab.claims.claim import AUTHOR
 from hypatia_lab.figures import axes, comparisons, data_and_source, drawn_rows, language, mark_rows, marks, over_size
@@ -122,6 +122,8 @@ def test_slowdowns_draw_the_inverse_ratio_and_the_claim(rows: list[Row], found: 
     assert "7.67×" in figure.head
     assert list(table["variant"]).count("naive") == len(SHAPES)
     assert "eager (peer)" not in [mark.key for mark in shown(figure)]
+    link = '<a href="../records/h200/method/2025-01-01-cuda.jsonl">h200/method</a>'
+    assert link in data_and_source(table, found)
 
 
 def test_what_was_not_measured_is_said_and_not_drawn(rows: list[Row], found: list[records.Record]) -> None:
@@ -341,25 +343,6 @@ def test_no_two_variants_look_alike_and_a_control_is_hollow(committed_records: l
     assert comparisons.style("author_v1", "author").colour == comparisons.style("naive", "rebuilt").colour
     with pytest.raises(KeyError):
         comparisons.style("x", "nobody")
-
-
-def test_show_gives_what_stands_above_then_the_figure_then_folded_data(
-    rows: list[Row], found: list[records.Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import IPython.display
-
-    given: list[dict[str, Any]] = []
-    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: given.append(bundle))
-    for name in ("slowdowns", "roofline"):
-        figures.show(*DRAW[name](rows, found), found)
-    marked, data, head, plot, _ = given
-    assert marked["text/plain"] == DRAW["slowdowns"](rows, found)[0].alt
-    assert 'scope="row"' in marked["text/html"]
-    assert data["text/html"].startswith('<details class="figure-data"><summary>Data and source</summary>')
-    assert '<a href="../records/h200/method/2025-01-01-cuda.jsonl">h200/method</a>' in data["text/html"]
-    assert head["text/html"] == DRAW["roofline"](rows, found)[0].head
-    assert set(plot) == {"application/vnd.plotly.v1+json", "text/plain"}
-    assert plot["text/plain"] == plot["application/vnd.plotly.v1+json"]["layout"]["meta"]["alt"]
 
 
 @pytest.mark.parametrize("hostile", ["</td><script>alert(1)</script>", 'a" onmouseover="x', "<b>&"])
