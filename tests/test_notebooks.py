@@ -90,13 +90,6 @@ def test_what_a_page_shows_can_be_read_there_as_code(path: Path) -> None:
     assert not [cell["id"] for cell in removed if "follows" not in cell["metadata"]["tags"]]
 
 
-def test_what_a_page_leaves_out_is_folded_in_jupyterlab(path: Path) -> None:
-    plumbing = {"parameters", "remove-input", "remove-cell", "hide-cell"}
-    for cell in code_cells(path):
-        wanted = plumbing & set(cell["metadata"]["tags"]) or "lab.evidence(" in "".join(cell["source"])
-        assert cell["metadata"].get("jupyter", {}).get("source_hidden", False) == bool(wanted), cell["id"]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
 def test_a_chapter_has_a_short_cell_to_try(path: Path) -> None:
     cells = json.loads(path.read_text())["cells"]
