@@ -265,7 +265,10 @@ def test_what_does_not_fit_is_pytorchs_error() -> None:
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_the_convolution_block_lies_in_memory_as_the_librarys(channels_last: bool, approximate: str) -> None:
+def test_the_convolution_block_lies_in_memory_as_the_librarys(
+    channels_last: bool, approximate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     inputs = Workload("conv_block", (2, 5, 9, 7)).inputs(DEVICE)
     x, *others = (inputs[name] for name in ("x", "weight", "bias", "gamma", "beta"))
     x = x.contiguous(memory_format=torch.channels_last) if channels_last else x

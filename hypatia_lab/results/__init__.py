@@ -39,8 +39,9 @@ and the operations whose seeds are called through an ``operator``. Nothing is ad
 CHOSEN = ("nvmath", "egraph")
 """Beside torch.compile, what chooses its kernels by trying them."""
 
-MAY_SPLIT = dict.fromkeys(("dispatched", "modules", "modules_replayed"), ("float16/ieee", 3))
-"""Who may turn out to be a form that splits float32's operands: a choice, of which its cell says no more."""
+MAY_SPLIT = dict.fromkeys(("dispatched", "modules", "modules_replayed", "egraph"), ("float16/ieee", 3))
+"""Who may turn out to be a form that splits float32's operands: a choice, of which its cell says no more. An e-graph's
+only where gradients are asked for: its training step is made of modules."""
 
 DROPPED = re.compile(r"(triton|whole)_bf16x3(_graph)?")
 """Variants of older records that passed for IEEE float32 with ten times its error. They are an arithmetic of their own
@@ -314,7 +315,7 @@ def limit_us(
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
     ways = [(arithmetic(cell["dtype"], cell["math"], best), 1)]
-    if ways[0][0] == "float32/ieee" and (splits := _said(cell)["splits"] or MAY_SPLIT.get(cell.get("variant", ""))):
+    if ways[0][0] == "float32/ieee" and (splits := _said(cell)["splits"] or _may_split(cell)):
         ways.append(splits)
     rates = [best.get(("matmul", precision, clock), math.nan) / products for precision, products in ways]
     rate = None if any(map(math.isnan, rates)) else max(rates)
@@ -323,6 +324,11 @@ def limit_us(
         return math.nan
     work = 0.0 if rate is None else cell["flops"] / rate
     return max(work, cell["traffic"] / bandwidth) * 1e6 or math.nan  # no work, no limit
+
+
+def _may_split(cell: dict[str, Any]) -> tuple[str, int] | None:
+    chosen = cell.get("variant", "")
+    return None if chosen == "egraph" and cell["direction"] != "forward_backward" else MAY_SPLIT.get(chosen)
 
 
 def _rate_at(moved: int, clock: str, swept: Mapping[tuple[str, int], float]) -> float | None:
