@@ -32,8 +32,8 @@ WORSE = 0.05
 LATE = f"over {WORSE:.0%} slower"
 FEW, TILE_ROWS = 8, 64
 """Most rows that Linear+ReLU in CUDA multiplies without tensor cores, and rows of its smallest tile."""
-COPYING = ("cuda", "layers_cuda", "triton_fp16x3")
-"""Forms that copy uneven rows first."""
+COPYING = ("cuda", "layers_cuda", "fp16x3", "fp16x3_cuda", "triton_fp16x3")
+"""Forms that copy uneven rows first, or write their parts anew."""
 PACK = {"float32": 4, "bfloat16": 8}
 """dtype → how many of its numbers 16 bytes hold."""
 
@@ -115,7 +115,7 @@ def figure(data: Evidence, machine: str) -> Any:
         f"{data.primary(machine)} clock",
         "level: within ±2%, by 95% intervals",
     ]
-    title = f"Ahead of {BEST} form (torch.compile left out) at {words[AHEAD]} of {words.total()} shapes"
+    title = f"Ahead of {BEST} form (torch.compile left out) at {words[AHEAD]} of {words.total() - words[NONE]} shapes"
     return share_figure.shares(rows, title, under)
 
 
@@ -189,7 +189,7 @@ def answers(data: Evidence, machine: str) -> list[Row]:
 
 def by_rows(data: Evidence, machine: str) -> list[dict[str, str]]:
     """A line an operation and kind of rows: at how many shapes the lab's quickest form is ahead, level, behind."""
-    pairs = [pair for own in by_family(data, machine).values() for pair in own]
+    pairs = [pair for own in by_family(data, machine).values() for pair in own if pair[2] != NONE]
     lines = []
     for operation, name in FAMILIES.items():
         for kind, holds in KINDS.items():
