@@ -35,6 +35,22 @@ def test_beside_the_wins_stand_their_arithmetic_and_their_error_over_eagers() ->
     ]
 
 
-def test_the_headline_says_what_is_left_out() -> None:
-    figure, _ = untuned.figure(evidence({"unseen": cells({"eager": 9.0, "*triton": 4.0}, dtype="bfloat16")}), "box")
-    assert "(torch.compile left out) at 1 of 1 shapes" in figure.alt
+def test_few_channels_are_neither_split_nor_copied() -> None:
+    convolution = pytest.importorskip("hypatia_lab.kernels.conv_block.convolution", exc_type=ImportError)
+    assert untuned.FEW_CHANNELS == convolution.FEW
+    block, times = {"operation": "conv_block"}, ({"eager": 9.0, "*triton_fp16x3": 4.0}, (1e-7, 1e-7))
+    lost = {"eager": 4.0, "*triton_fp16x3": 9.0}, (1e-7, 1e-7)
+    lines = [line for channels in (11, 13) for line in drawn(*times, 1, channels, 9, 9, **block)]
+    lines += [line for channels in (11, 13) for line in drawn(*lost, 2, channels, 9, 9, **block)]
+    data = evidence({"unseen": lines})
+    wins = {line["the lab's arithmetic"]: line["ahead"] for line in untuned.wins(data, "box")}
+    assert wins == {"float32": "1", "3 products of float16 parts": "1"}
+    reasons = {line["shape"]: line["likely reason"] for line in untuned.where_behind(data, "box")}
+    assert sorted(reasons.values()) == ["three products; rows copied first", "uneven rows"]
+
+
+def test_the_headline_says_what_is_left_out_and_counts_no_shape_without_an_own_form() -> None:
+    lines = [*cells({"eager": 9.0, "*triton": 4.0}, dtype="bfloat16"), *cells({"eager": 9.0}, shape=(7, 7, 7))]
+    data = evidence({"unseen": lines})
+    assert "(torch.compile left out) at 1 of 1 shapes" in untuned.figure(data, "box")[0].alt
+    assert [line["shapes"] for line in untuned.by_rows(data, "box")] == ["1"]

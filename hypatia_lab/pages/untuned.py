@@ -32,6 +32,8 @@ WORSE = 0.05
 LATE = f"over {WORSE:.0%} slower"
 FEW, TILE_ROWS = 8, 64
 """Most rows that Linear+ReLU in CUDA multiplies without tensor cores, and rows of its smallest tile."""
+FEW_CHANNELS = 12
+"""Most channels of which the convolution block's float32 is neither split nor copied, and has no tensor cores."""
 COPYING = ("cuda", "layers_cuda", "fp16x3", "fp16x3_cuda", "triton_fp16x3")
 """Forms that copy uneven rows first, or write their parts anew."""
 PACK = {"float32": 4, "bfloat16": 8}
@@ -165,6 +167,11 @@ def _few(row: Row) -> bool:
     return row.operation == "linear_relu" and _extents(row)[0] <= FEW
 
 
+def _whole(row: Row) -> bool:
+    """Whether the block's form of three products takes float32 as it is, for there are few channels."""
+    return row.variant == "triton_fp16x3" and _extents(row)[1] <= FEW_CHANNELS
+
+
 KINDS: dict[str, Callable[[Row], bool]] = {
     "whole 16 bytes": lambda row: not uneven(row),
     "uneven": uneven,
@@ -175,8 +182,9 @@ KINDS: dict[str, Callable[[Row], bool]] = {
 
 def _reasons(row: Row) -> list[str]:
     """What may slow the lab's form at its shape, by rules on the shape and the form."""
-    found = {"uneven rows": uneven(row) and row.variant not in COPYING, "three products": "x3" in row.variant}
-    found["rows copied first"] = uneven(row) and row.variant in COPYING and not _few(row)
+    copying = row.variant in COPYING and not _whole(row)
+    found = {"uneven rows": uneven(row) and not copying, "three products": "x3" in row.variant and not _whole(row)}
+    found["rows copied first"] = uneven(row) and copying and not _few(row)
     found[f"{FEW + 1} to {TILE_ROWS - 1} rows"] = row.operation == "linear_relu" and FEW < _extents(row)[0] < TILE_ROWS
     return [name for name, holds in found.items() if holds]
 
@@ -202,6 +210,8 @@ def by_rows(data: Evidence, machine: str) -> list[dict[str, str]]:
 
 def arithmetic(row: Row) -> str:
     """What the lab's form multiplies in: float32 in parts, where it splits that, or whole at so few rows in CUDA."""
+    if _whole(row):
+        return row.dtype
     variants.load()
     known = variants.variants(row.operation).get(row.variant)
     if known and known.splits:
