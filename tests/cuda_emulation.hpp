@@ -88,7 +88,7 @@ struct Meeting {
 struct Copy {
     void* to;
     const void* from;
-    int valid;
+    int valid, size;
 };
 struct Warp {
     Meeting meeting;
@@ -329,14 +329,15 @@ unsigned char* at(unsigned address) {
 void copy_async(void* to, const void* from, int valid) {
     if (reinterpret_cast<uintptr_t>(from) % 16 || reinterpret_cast<uintptr_t>(to) % 16)
         fail("16 bytes that are unaligned");
-    fiber->open.push_back({to, from, valid});
+    fiber->open.push_back({to, from, valid, 16});
 }
 void copy_async(unsigned to, const void* from, int valid) { copy_async(static_cast<void*>(at(to)), from, valid); }
+void copy_number(unsigned to, const float* from, bool there) { fiber->open.push_back({at(to), from, 4 * there, 4}); }
 void close_group() { fiber->closed.push_back(std::exchange(fiber->open, {})); }
 template <int PENDING> void wait_for_groups() {
     while (fiber->closed.size() > PENDING) {
         for (const Copy& copy : fiber->closed.front()) {
-            std::memset(copy.to, 0, 16);
+            std::memset(copy.to, 0, copy.size);
             std::memcpy(copy.to, copy.from, copy.valid);
         }
         fiber->closed.pop_front();

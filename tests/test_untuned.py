@@ -6,6 +6,7 @@ import pytest
 from synthetic import Lines, cells, evidence
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
+from hypatia_lab.kernels.conv_block import conv_block_direct
 from hypatia_lab.pages import untuned
 
 pytestmark = pytest.mark.usefixtures("two_processes")
@@ -36,12 +37,11 @@ def test_beside_the_wins_stand_their_arithmetic_and_their_error_over_eagers() ->
 
 
 def test_few_channels_are_neither_split_nor_copied() -> None:
-    convolution = pytest.importorskip("hypatia_lab.kernels.conv_block.convolution", exc_type=ImportError)
-    assert untuned.FEW_CHANNELS == convolution.FEW
+    assert untuned.FEW_CHANNELS == conv_block_direct.MOST
     block, times = {"operation": "conv_block"}, ({"eager": 9.0, "*triton_fp16x3": 4.0}, (1e-7, 1e-7))
     lost = {"eager": 4.0, "*triton_fp16x3": 9.0}, (1e-7, 1e-7)
-    lines = [line for channels in (11, 13) for line in drawn(*times, 1, channels, 9, 9, **block)]
-    lines += [line for channels in (11, 13) for line in drawn(*lost, 2, channels, 9, 9, **block)]
+    lines = [line for channels in (31, 33) for line in drawn(*times, 1, channels, 9, 9, **block)]
+    lines += [line for channels in (31, 33) for line in drawn(*lost, 2, channels, 9, 9, **block)]
     data = evidence({"unseen": lines})
     wins = {line["the lab's arithmetic"]: line["ahead"] for line in untuned.wins(data, "box")}
     assert wins == {"float32": "1", "3 products of float16 parts": "1"}

@@ -32,7 +32,7 @@ WORSE = 0.05
 LATE = f"over {WORSE:.0%} slower"
 FEW, TILE_ROWS = 8, 64
 """Most rows that Linear+ReLU in CUDA multiplies without tensor cores, and rows of its smallest tile."""
-FEW_CHANNELS = 12
+FEW_CHANNELS = 31
 """Most channels of which the convolution block's float32 is neither split nor copied, and has no tensor cores."""
 COPYING = ("cuda", "layers_cuda", "fp16x3", "fp16x3_cuda", "triton_fp16x3")
 """Forms that copy uneven rows first, or write their parts anew."""

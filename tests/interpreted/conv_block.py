@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import itertools
+from unittest import mock
 
 import torch
 from refusals import refused
 from torch.nn import functional
 
 from hypatia_lab.kernels.conv_block import conv_block_backward as back
+from hypatia_lab.kernels.conv_block import conv_block_triton
 from hypatia_lab.kernels.conv_block.conv_block_triton import Config, conv_block_forward
 from hypatia_lab.kernels.conv_block.convolution import PRECISIONS, Patch, terms
 from hypatia_lab.operations import conv_block as peers
@@ -57,6 +59,11 @@ def check_float64_at_odd_shapes_and_any_cut():
         agrees(drawn(*shape), 1e-5)
     # More patches than the second kernel adds up at once.
     agrees(drawn(1, 4, 4, 67, 17), 1e-5, tiles=Config(Patch(1, 64, 16, 16), times=3))
+    # Statistics by a kernel of their own: of many patches, and of many numbers whose channels are no whole vectors.
+    for name, shape in (("MANY_PATCHES", (2, 16, 16, 41, 17)), ("LARGE", (2, 9, 11, 9, 13))):
+        with mock.patch.object(conv_block_triton, name, 1):
+            agrees(drawn(*shape), 1e-5, "tanh")
+            agrees(drawn(*shape), TOLERANCES["fp16x3"], precision="fp16x3")
     # Several steps of channels, patches of several shapes, plain pointers, one run of pixels or many.
     given = drawn(2, 40, 36, 9, 13)
     for patch in (Patch(4, 16, 16, 16), Patch(16, 4, 64, 32), Patch(8, 8, 32, 64, load=False, store=False)):

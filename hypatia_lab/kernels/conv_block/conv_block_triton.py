@@ -1,8 +1,9 @@
-"""Conv2d 3×3 → InstanceNorm2d → GELU in two Triton kernels: y = GELU(γ·(z − mean)/√(var + eps) + β), z = x∗W + b.
+"""Conv2d 3×3 → InstanceNorm2d → GELU in Triton kernels: y = GELU(γ·(z − mean)/√(var + eps) + β), z = x∗W + b.
 
 x is (N, C_in, H, W) and y (N, C_out, H, W), channels last in memory; the convolution pads with one zero and keeps the
 size; means and variances are those of a plane, one image's one channel. The first kernel is the convolution as a matrix
 product, whose programs also leave each patch's mean and squared deviations; the second adds these up and normalises.
+Of many patches one more does the adding. Few channels of float32 are convolved by :mod:`.conv_block_direct`.
 """
 
 # Triton's language is not Python to a type checker, and triton need not be installed.
@@ -18,7 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
-from hypatia_lab.kernels.conv_block.convolution import PRECISIONS, Patch, convolve, pixels_first
+from hypatia_lab.kernels.conv_block import conv_block_direct as direct
+from hypatia_lab.kernels.conv_block.convolution import LARGE, PRECISIONS, Patch, convolve, pixels_first
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, wait_turn
 from hypatia_lab.kernels.operands import ensure_alike, ensure_no_gradient
 
@@ -69,6 +71,30 @@ def _combined(
         share += squares + off * off * _counts(first + number, patches, height, width, TALL, WIDE)[:, None]  # (1)
     return mean, tl.sum(share, 0) / pixels
     # [/normalise]
+
+
+@triton.jit
+def _plane_statistics(
+    moments,
+    statistics,
+    patches,
+    height,
+    width,
+    channels,
+    eps,
+    TALL: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """``statistics`` (N, 2, C) of ``COLUMNS`` channels of an image: mean and 1/√(variance + eps)."""
+    wait_turn(DEPENDENT)
+    image, channel = tl.program_id(1), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    mean, variance = _combined(moments, image, patches, channel, channels, height, width, TALL, WIDE, BLOCK)
+    at = statistics + image * 2 * channels + channel
+    tl.store(at, mean, mask=channel < channels)
+    tl.store(at + channels, 1.0 / tl.sqrt_rn(variance + eps), mask=channel < channels)
 
 
 @triton.jit
@@ -132,7 +158,7 @@ def _normalise(
     known = channel < channels
     mean, variance = _combined(moments, image, patches, channel, channels, height, width, TALL, WIDE, BLOCK)
     scale = 1.0 / tl.sqrt_rn(variance + eps)
-    if statistics is not None and tl.program_id(0) == 0:
+    if tl.program_id(0) == 0:
         at = statistics + image * 2 * channels + channel
         tl.store(at, mean, mask=known)
         tl.store(at + channels, scale, mask=known)
@@ -150,6 +176,39 @@ def _normalise(
         u = (tl.load(z + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :] + shift[None, :]
         tl.store(y + at, gelu(u, TANH, SHORT).to(y.dtype.element_ty), mask=inside)  # (2)
     # [/normalise]
+
+
+@triton.jit
+def _normalise_flat(
+    z,
+    statistics,
+    gamma,
+    beta,
+    y,
+    count,
+    CHANNELS: tl.constexpr,
+    TANH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SHORT: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """``BLOCK`` of the ``count`` numbers of one image as :func:`_normalise` computes them, of known ``statistics``.
+
+    Of channels that are not whole vectors it wastes no lane and loads what lies side by side.
+    """
+    wait_turn(DEPENDENT)
+    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    channel, inside = number % CHANNELS, number < count
+    at = statistics + tl.program_id(1) * 2 * CHANNELS + channel
+    mean, scale = tl.load(at), tl.load(at + CHANNELS)
+    if gamma is not None:
+        scale *= tl.load(gamma + channel).to(tl.float32)
+        shift = tl.load(beta + channel).to(tl.float32)
+    else:
+        shift = tl.zeros((BLOCK,), tl.float32)
+    first = tl.program_id(1).to(tl.int64) * count
+    u = (tl.load(z + first + number, mask=inside, other=0.0).to(tl.float32) - mean) * scale + shift
+    tl.store(y + first + number, gelu(u, TANH, SHORT).to(y.dtype.element_ty), mask=inside)
 
 
 # ---------------------------------------------------------------- which tiles
@@ -227,6 +286,8 @@ def config(shape: tuple[int, int, int, int, int], dtype: torch.dtype, precision:
 
 # ---------------------------------------------------------------- launches
 
+MANY_PATCHES = 128
+"""More of an image are combined once, and not by every program that normalises."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -258,6 +319,7 @@ def operands(
     precision: str = "ieee",
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """What every launch reads, contiguous: x (N, H, W, C_in), weight (C_out, 9, C_in), and bias, γ and β (C_out).
+    What :mod:`.conv_block_direct` computes reads x (N, C_in, H, W) as it is.
 
     Raises ``ValueError`` as :func:`check` does, and for an unknown ``approximate`` or ``precision``.
     """
@@ -267,7 +329,8 @@ def operands(
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate {approximate!r} is neither 'none' nor 'tanh'")
     b, g, s = (None if vector is None else vector.contiguous() for vector in (bias, gamma, beta))
-    return pixels_first(x), pixels_first(weight).view(weight.shape[0], 9, x.shape[1]), (b, g, s)
+    read = x if direct.fits(x, weight.shape[0], precision) else pixels_first(x)
+    return read, pixels_first(weight).view(weight.shape[0], 9, x.shape[1]), (b, g, s)
 
 
 @dataclass(frozen=True)
@@ -303,41 +366,52 @@ def conv_block_forward(
     Raises ValueError naming the tensor for a wrong rank, mismatched sizes, planes of one pixel, mixed or other dtypes,
     mixed devices, or a gradient asked for.
     """
-    pixels, taps, (bias, gamma, beta) = operands(x, weight, bias, gamma, beta, approximate, precision)
+    read, taps, (bias, gamma, beta) = operands(x, weight, bias, gamma, beta, approximate, precision)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
     chosen = tiles or config((images, inner, outer, height, width), x.dtype, precision)
-    patch = chosen.patch
-    patches = patch.number(height, width)
+    few = direct.fits(x, outer, precision)
+    tall, wide = direct.patch(images, height, width) if few else (chosen.patch.tall, chosen.patch.wide)
+    patches = triton.cdiv(height, tall) * triton.cdiv(width, wide)
     moments = torch.empty(images, patches, 2, outer, dtype=torch.float32, device=x.device)
     statistics = torch.empty(images, 2, outer, dtype=torch.float32, device=x.device)
-    convolved = convolve(pixels, taps, bias, patch, precision=precision, moments=moments)
+    if few:
+        convolved = direct.convolve_direct(read, taps, bias, moments, tall, wide)
+    else:
+        convolved = convolve(read, taps, bias, chosen.patch, precision=precision, moments=moments)
     y = torch.empty_like(convolved)
     if y.numel():
-        columns = min(64, triton.next_power_of_2(outer))
-        runs = triton.cdiv(height * width, chosen.pixels * chosen.times)
+        planes = (patches, height, width, outer, eps)
+        cut, pdl = {"TALL": tall, "WIDE": wide}, early(chosen.patch.dependent, x)
+        # Rounding to 16 bits is far coarser, and sums of products of terms are off by as much.
+        short = x.element_size() == 2 or (precision == "fp16x3" and not few)
+        how = {"TANH": approximate == "tanh", "SHORT": short, **pdl}
         with torch.cuda.device_of(x):
-            _normalise[(runs, triton.cdiv(outer, columns), images)](
-                convolved,
-                moments,
-                gamma,
-                beta,
-                y,
-                statistics,
-                patches,
-                height,
-                width,
-                outer,
-                eps,
-                chosen.times,
-                TALL=patch.tall,
-                WIDE=patch.wide,
-                TANH=approximate == "tanh",
-                BLOCK=min(4096 // columns, triton.next_power_of_2(patches)),
-                PIXELS=chosen.pixels,
-                COLUMNS=columns,
-                # Rounding to 16 bits is far coarser, and sums of products of terms are off by as much.
-                SHORT=x.element_size() == 2 or precision == "fp16x3",
-                num_warps=chosen.warps,
-                **early(patch.dependent, x),
-            )
+            if patches > MANY_PATCHES or (outer % 16 and y.numel() > LARGE):
+                most = min(512, triton.next_power_of_2(patches))
+                _plane_statistics[(triton.cdiv(outer, 8), images)](
+                    moments, statistics, *planes, BLOCK=most, COLUMNS=8, num_warps=8, **cut, **pdl
+                )
+                count = height * width * outer
+                _normalise_flat[(triton.cdiv(count, 1024), images)](
+                    convolved, statistics, gamma, beta, y, count, CHANNELS=outer, BLOCK=1024, num_warps=4, **how
+                )
+            else:
+                columns = min(64, triton.next_power_of_2(outer))
+                runs = triton.cdiv(height * width, chosen.pixels * chosen.times)
+                _normalise[(runs, triton.cdiv(outer, columns), images)](
+                    convolved,
+                    moments,
+                    gamma,
+                    beta,
+                    y,
+                    statistics,
+                    *planes,
+                    chosen.times,
+                    BLOCK=min(4096 // columns, triton.next_power_of_2(patches)),
+                    PIXELS=chosen.pixels,
+                    COLUMNS=columns,
+                    num_warps=chosen.warps,
+                    **cut,
+                    **how,
+                )
     return y.permute(0, 3, 1, 2), Saved(convolved, statistics)

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from hypatia_lab.kernels.conv_block.scaled_terms import Terms, scaled_terms
+from hypatia_lab.kernels.conv_block.scaled_terms import Terms, pitched, scaled_terms
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, hopper, tiles_of, wait_turn
 
 if TYPE_CHECKING:
@@ -240,54 +240,6 @@ def _convolve(
     # [/convolve]
 
 
-# [convolve_few]
-@triton.jit
-def _convolve_few(
-    x,
-    weight,
-    bias,
-    out,
-    moments,
-    height,
-    width,
-    INNER: tl.constexpr,
-    OUTER: tl.constexpr,
-    TALL: tl.constexpr,
-    WIDE: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):
-    """What :func:`_convolve` computes, of few channels, on vector units: a thread sums all channels of its pixels."""
-    wait_turn(DEPENDENT)
-    number = tl.program_id(0)
-    image, row, left = patch_of(number, height, width, TALL, WIDE)
-    pixel = tl.arange(0, TALL * WIDE)
-    r, q = row + pixel // WIDE, left + pixel % WIDE
-    plane = image.to(tl.int64) * height
-    totals = (tl.zeros((TALL * WIDE,), tl.float32),) * OUTER  # (1)
-    for tap in range(9):
-        down, across = r + tap // 3 - 1, q + tap % 3 - 1
-        known = (down >= 0) & (down < height) & (across >= 0) & (across < width)
-        at = x + ((plane + down) * width + across) * INNER
-        for c in range(INNER):
-            values = tl.load(at + c, mask=known, other=0.0)
-            sums = ()
-            for o in tl.static_range(OUTER):
-                sums += (totals[o] + values * tl.load(weight + (o * 9 + tap) * INNER + c),)  # (2)
-            totals = sums
-    known = (r < height) & (q < width)
-    count = (tl.minimum(height - row, TALL) * tl.minimum(width - left, WIDE)).to(tl.float32)
-    at = out + ((plane + r) * width + q) * OUTER
-    leave = moments + number.to(tl.int64) * 2 * OUTER
-    for o in tl.static_range(OUTER):
-        total = totals[o] + (tl.load(bias + o) if bias is not None else 0.0)
-        tl.store(at + o, total, mask=known)
-        mean = tl.sum(tl.where(known, total, 0.0), 0) / count
-        off = tl.where(known, total - mean, 0.0)
-        tl.store(leave + o, mean)
-        tl.store(leave + OUTER + o, tl.sum(off * off, 0))
-    # [/convolve_few]
-
-
 # ---------------------------------------------------------------- launches
 
 
@@ -320,14 +272,23 @@ class Patch:
 
     def fitted(self, images: int, inner: int, outer: int, height: int, width: int) -> Patch:
         """No more channels than there are; as many pixels, or more of few channels where programs are left for all
-        multiprocessors, in the shape that fewest patches cover an image with; stages for as much memory."""
+        multiprocessors, or less of both where these are not, in the shape that fewest patches cover an image with;
+        stages for as much memory."""
         # Matrix units want 64 rows and a depth of 16 at least.
         columns = max(16, min(self.columns, triton.next_power_of_2(outer)))
         deep = max(16, min(self.inner, triton.next_power_of_2(inner)))
         pixels = self.tall * self.wide
         while pixels * columns < self.tall * self.wide * self.columns and images * height * width >= 528 * pixels:
             pixels *= 2
-        wides = [2**n for n in range(3, self.wide.bit_length())]
+        smaller = [(pixels, 32), (64, 32), (64, 16)]
+        while smaller and 2 * images * triton.cdiv(height * width, pixels) * triton.cdiv(outer, columns) <= 132:
+            if columns > smaller[0][1]:
+                columns //= 2
+            elif pixels > smaller[0][0]:
+                pixels //= 2
+            else:
+                smaller.pop(0)
+        wides = [2**n for n in range(3, min(self.wide, pixels).bit_length())]
         wide = min(wides, key=lambda wide: (triton.cdiv(width, wide) * triton.cdiv(height, pixels // wide), -wide))
         tall = max(min(pixels // wide, triton.next_power_of_2(height)), 64 // wide)
         held = (self.tall * self.wide + self.columns) * self.inner * self.stages
@@ -335,12 +296,11 @@ class Patch:
         return replace(self, tall=tall, wide=wide, columns=columns, inner=deep, stages=stages)
 
 
-FEW = 12
-"""Most channels that vector units take: matrix units would multiply mostly zeros, and what splits a pixel writes more
-than it reads."""
+LARGE = 2**18
+"""Tensors of more numbers are worth a launch that lays them, or what is computed of them, better."""
 PRECISIONS = ("ieee", "tf32", "bf16x3", "fp16x3")
 """How float32 is multiplied: as it is, rounded to TF32, or as three products of two terms of bfloat16 or, scaled, of
-float16, which have float32's digits. Of at most :data:`FEW` channels the last is float32's own products."""
+float16, which have float32's digits."""
 
 
 def pixels_first(tensor: Tensor) -> Tensor:
@@ -400,8 +360,6 @@ def convolve(
     up to 2⁻³⁹ of that. An infinity or a NaN makes NaN of all it touches, which is what normalising makes of its plane.
     So it is by terms of x that are there already. Raises ``ValueError`` for the ``adjoint`` by "fp16x3": W is not
     scaled by what that sums over.
-
-    By "fp16x3" with ``moments`` of at most :data:`FEW` channels in and out, products are float32's own.
     """
     split, x = (x, x.large) if isinstance(x, Terms) else (None, x)
     images, height, width, inner = x.shape
@@ -410,24 +368,6 @@ def convolve(
     if out.numel() == 0:
         return out
     precision = "ieee" if weight.dtype != torch.float32 else "fp16x3" if split else precision
-    if precision == "fp16x3" and moments is not None and max(inner, outer) <= FEW:
-        with torch.cuda.device_of(x):
-            _convolve_few[(images * patch.number(height, width),)](
-                x,
-                weight,
-                bias,
-                out,
-                moments,
-                height,
-                width,
-                INNER=inner,
-                OUTER=outer,
-                TALL=patch.tall,
-                WIDE=patch.wide,
-                num_warps=patch.warps,
-                **early(patch.dependent, x),
-            )
-        return out
     x_small = weight_small = x_scales = weight_scales = None
     if precision == "fp16x3":
         if adjoint:
@@ -438,6 +378,9 @@ def convolve(
         x, x_small = terms(x, precision, patch.dependent)
     if precision in ("tf32", "bf16x3"):
         weight, weight_small = terms(weight, precision, patch.dependent)
+    if x_small is None and x.numel() > LARGE and hopper(x) and not described(x):
+        # Number by number a patch comes several times slower than the copy engine brings it.
+        x, weight = (pitched(tensor, tensor.dtype).copy_(tensor) for tensor in (x, weight))
     load, store = loaded(patch.load, x, weight), patch.store and described(out)
     box = [1, patch.tall, patch.wide]
     taps = [patch.inner, 1, patch.columns] if adjoint else [patch.columns, 1, patch.inner]

@@ -82,12 +82,12 @@ TILE, LONGEST = 2048, 1024
 """Elements that a program holds at once, and those of one row: longer rows are read piece by piece."""
 
 
-def pitched(tensor: Tensor) -> Tensor:
-    """Room for terms in float16 of a ``tensor``'s shape. Where tensor descriptors can hold them, rows are as far apart
-    as those ask, whole packs of 16 bytes."""
+def pitched(tensor: Tensor, dtype: torch.dtype = torch.float16) -> Tensor:
+    """Room for numbers of a ``tensor``'s shape. Where tensor descriptors can hold them, rows are as far apart as those
+    ask, whole packs of 16 bytes."""
     *outer, inner = tensor.shape
-    pitch = inner if tensor.is_cuda and not hopper(tensor) else -(-inner // 8) * 8
-    return torch.empty(*outer, pitch, dtype=torch.float16, device=tensor.device)[..., :inner]
+    pack = 1 if tensor.is_cuda and not hopper(tensor) else 16 // dtype.itemsize
+    return torch.empty(*outer, -(-inner // pack) * pack, dtype=dtype, device=tensor.device)[..., :inner]
 
 
 def scaled_terms(*tensors: Tensor, dependent: bool) -> list[Terms]:

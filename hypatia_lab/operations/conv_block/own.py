@@ -1,4 +1,4 @@
-"""The convolution block in kernels of our own: two Triton kernels, or one CUDA kernel for Hopper; forward and backward.
+"""The convolution block in kernels of our own: some in Triton, or one CUDA kernel for Hopper; forward and backward.
 
 x is ``(N, C_in, H, W)``, W ``(C_out, C_in, 3, 3)``, b (or None), γ and β ``(C_out)``, y ``(N, C_out, H, W)``; all of
 one floating dtype on one GPU, best channels last in memory, as y is: what lies otherwise is copied first.
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from hypatia_lab.variants import Factory, Run
     from hypatia_lab.workloads import Inputs, Workload
 
-FORMS = {"triton": "two Triton kernels", "whole": "one CUDA kernel"}
+FORMS = {"triton": "Triton kernels", "whole": "one CUDA kernel"}
 """Form → what it is: the convolution with the moments of its patches, then all that follows; or the convolution's sums
-in registers until their plane is normalised."""
+in registers until their plane is normalised. In the first a CUDA kernel convolves few channels of float32."""
 
 SPLIT = "fp16x3"
 """What computes IEEE float32 by products of split operands: they have its digits."""
