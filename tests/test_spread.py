@@ -275,8 +275,7 @@ EXCLUDED = {tuple(one) for one in tables("spread")["excluded"]}
 the place of the older one, and its line goes."""
 UNEXPLAINED = {tuple(one) for one in tables("spread")["unexplained"]}
 """By the clock of today, too: of ``method`` eager alone takes 2 to 7% longer in a graph. The log of 28 November 2026
-has what is known, and what would tell why. Of ``graph_optimizer`` and ``mlp_models`` one compiled model differs by 1%.
-"""
+has what is known, and what would tell why."""
 
 
 def test_no_two_intervals_of_one_fact_exclude_each_other(committed_records: list[records.Record]) -> None:

@@ -62,7 +62,7 @@ def results(
 
 
 ASIDE = {"agreement": "of the A/A control (--experiment agreement)"}
-ASIDE |= dict.fromkeys(["unseen", "untuned", "untuned_autotune"], "of random shapes (--experiment unseen or untuned)")
+ASIDE |= {"unseen": "of random shapes (--experiment unseen)"}
 """What a reader is spared who does not ask for it: experiment → what its cells are."""
 
 

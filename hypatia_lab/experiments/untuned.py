@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from hypatia_lab.experiments.axes import Setting, experiment
 from hypatia_lab.experiments.plan import Group
@@ -13,9 +13,8 @@ from hypatia_lab.kernels.mlp import mlp_cuda
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload, operations
 
-SEEDS = {"untuned": 20261124, "unseen": 20261201}
-"""Experiment → the seed of its draw. The first one's shapes showed where the lab lost, and kernels were then improved.
-The second's were drawn after that: whoever improves a kernel after a look at them needs another seed."""
+SEED = 20261201
+"""Of the draw: whoever improves a kernel after a look at its shapes needs another one."""
 COUNT = {"quick": 2, "seed": 10, "full": 60}
 """Shapes a family, of all its dtypes together; in the quick preset of each dtype. The full preset's first are the seed
 preset's, and the quick one's are among them."""
@@ -23,8 +22,7 @@ ODD, STEP = 0.7, 8
 """Share of extents that are made odd, for few that people choose are; the others are multiples of so much, as theirs
 are, so that rows of both kinds meet, those that can be fetched in whole packs and those that cannot."""
 TWINS = 2
-"""Shapes of each kind, a dozen of all, at which there is an A/A control, and at which torch.compile tunes, too. That
-takes up to a minute each time, so the seed preset has those of the first kind alone."""
+"""Shapes of each kind, a dozen of all, at which there is an A/A control."""
 LARGEST = 2**24
 """Most numbers of a tensor of activations: in float64 it takes 128 MB."""
 MOST_FLOP = {"quick": 2**25, "seed": 2**31, "full": 2**31}
@@ -57,9 +55,9 @@ def _extent(low: int, high: int, luck: random.Random) -> int:
     return max(STEP * round(found / STEP), low)
 
 
-def drawn(operation: str, count: int, experiment: str) -> list[tuple[int, ...]]:
+def drawn(operation: str, count: int) -> list[tuple[int, ...]]:
     """The first ``count`` shapes of ``operation``, log-uniform and all different, in the order in which they came."""
-    luck = random.Random(f"{SEEDS[experiment]} {operation}")
+    luck = random.Random(f"{SEED} {operation}")
     found: dict[tuple[int, ...], None] = {}
     while len(found) < count:
         shape = tuple(_extent(low, high, luck) for low, high in FAMILIES[operation])
@@ -78,14 +76,14 @@ def _fits(kind: tuple[str, str, str], name: str, shape: tuple[int, ...]) -> bool
     return name != "fused_cuda" or shape[1] in mlp_cuda.WIDTHS
 
 
-def _kinds(experiment: str, at: Setting) -> Iterator[tuple[tuple[str, str, str], list[tuple[int, ...]]]]:
-    """Operation, dtype and math, and the shapes of each that ``experiment`` drew."""
+def _kinds(at: Setting) -> Iterator[tuple[tuple[str, str, str], list[tuple[int, ...]]]]:
+    """Operation, dtype and math, and the shapes of each that were drawn."""
     gpu, preset = at.device == "cuda", at.preset
     # A CPU has no TF32, and the lab no form of its own in 16 bits there.
     kinds = [kind for kind in KINDS if gpu or kind[1:] == ("float32", "ieee") or kind[0] == "mlp3"]
     for operation, dtype, mode in kinds:
         flops: Callable[[tuple[int, ...]], int] = operations()[operation].flops
-        sizes = drawn(operation, COUNT["seed" if preset == "quick" else preset], experiment)
+        sizes = drawn(operation, COUNT["seed" if preset == "quick" else preset])
         if preset != "quick":  # a family's shapes are shared out among its dtypes
             alike = [kind for kind in kinds if kind[0] == operation]
             sizes = sizes[alike.index((operation, dtype, mode)) :: len(alike)]
@@ -96,36 +94,14 @@ def _kinds(experiment: str, at: Setting) -> Iterator[tuple[tuple[str, str, str],
         yield (operation, dtype, mode), sizes
 
 
-def _group(
-    kind: tuple[str, str, str], shape: tuple[int, ...], before: Sequence[str], after: Sequence[str], at: Setting
-) -> Group:
-    """The lab's own forms, and those before and after them, that may compute ``shape``."""
-    own, clock, budget_s = (KINDS[kind][1], "graph", 0.01) if at.device == "cuda" else (ON_CPU[kind[0]], "hot", 0.02)
-    names = [name for name in (*before, *own, *after) if _fits(kind, name, shape)]
-    return Group(Workload(kind[0], shape, *kind[1:]), tuple(names), (clock,), budget_s)
-
-
-def _unseen(at: Setting, draw: str = "unseen") -> Iterator[Group]:
-    for kind, sizes in _kinds(draw, at):
+def _unseen(at: Setting) -> Iterator[Group]:
+    clock, budget_s = ("graph", 0.01) if at.device == "cuda" else ("hot", 0.02)
+    for kind, sizes in _kinds(at):
+        own = KINDS[kind][1] if at.device == "cuda" else ON_CPU[kind[0]]
         for number, shape in enumerate(sizes):
             twin = ("eager" + AGAIN,) if number < TWINS and at.preset != "quick" else ()
-            yield _group(kind, shape, ("eager", *KINDS[kind][0]), ("dispatched", *twin), at)
+            names = ("eager", *KINDS[kind][0], *(name for name in own if _fits(kind, name, shape)), "dispatched", *twin)
+            yield Group(Workload(kind[0], shape, *kind[1:]), names, (clock,), budget_s)
 
 
-def _untuned(at: Setting) -> Iterator[Group]:
-    # Where time is short, what nobody has looked at comes first.
-    return _unseen(at, "untuned") if at.preset == "full" else iter(())
-
-
-def _tuned(at: Setting) -> Iterator[Group]:
-    kinds = list(_kinds("untuned", at))
-    for kind, sizes in at.pick({"quick": (), "seed": kinds[:1], "": kinds}):
-        for shape in sizes[:TWINS]:
-            yield _group(kind, shape, ("eager", "eager" + AGAIN), ("compile_max_autotune",), at)
-
-
-EXPERIMENTS = (
-    experiment("unseen", "21_untuned", "drawn shapes of three families, and a dispatcher", _unseen),
-    experiment("untuned", "21_untuned", "a draw before, after a look at which kernels were improved", _untuned),
-    experiment("untuned_autotune", "21_untuned", "some shapes of that draw, tuned by torch.compile", _tuned),
-)
+EXPERIMENTS = (experiment("unseen", "21_untuned", "drawn shapes of three families, and a dispatcher", _unseen),)

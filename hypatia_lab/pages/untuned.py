@@ -16,9 +16,8 @@ from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.readings import labelled
 from hypatia_lab.results import Row
 
-UNSEEN, LOOKED_AT, TUNED = "unseen", "untuned", "untuned_autotune"
-"""Experiments: a draw after the last change to a kernel, one before it, and what tunes at some shapes of that."""
-DRAWS = {LOOKED_AT: "first draw (no blind test)", UNSEEN: "second draw"}
+UNSEEN = "unseen"
+"""The experiment: a draw after the last change to a kernel."""
 FAMILIES = {"linear_relu": "Linear+ReLU", "conv_block": "convolution block", "mlp3": "three layers"}
 DEFAULT_LAYOUT = ("eager", "epilogue", "group_norm")
 """PyTorch's forms on tensors in its default layout, which the dispatcher gets here."""
@@ -26,7 +25,6 @@ FORMS = (*DEFAULT_LAYOUT, "eager_channels_last")
 """PyTorch's forms: as the lab's, each on tensors in the layout that it wants."""
 BEST = "PyTorch's quickest"
 """Stands for whichever of :data:`FORMS` is the quickest at a shape, and what a person calls that."""
-COMPILED = "compile_max_autotune"
 WORSE = 0.05
 """By how much the dispatcher may be slower than the library, at most."""
 LATE = f"over {WORSE:.0%} slower"
@@ -43,18 +41,10 @@ Shapes = dict[str, dict[str, Row]]
 """Workload → variant → its row."""
 
 
-def shown(data: Evidence, machine: str) -> str:
-    """The draw that the page shows of ``machine``: the one that nobody had looked at, where there is a record of it."""
-    return UNSEEN if data.timed(machine, experiment=UNSEEN) else LOOKED_AT
-
-
-def families(data: Evidence, machine: str, experiment: str = "") -> dict[str, Shapes]:
-    """Family, as a person calls it → its timed rows by workload and variant, in the order of their work.
-
-    Of the draw that is :func:`shown`, if of no other ``experiment``.
-    """
+def families(data: Evidence, machine: str) -> dict[str, Shapes]:
+    """Family, as a person calls it → its timed rows by workload and variant, in the order of their work."""
     found: dict[str, Shapes] = {}
-    for row in data.timed(machine, experiment=experiment or shown(data, machine)):
+    for row in data.timed(machine, experiment=UNSEEN):
         name = f"{FAMILIES[row.operation]}, {'TF32' if row.math == 'tf32' else row.dtype}"
         found.setdefault(name, {}).setdefault(row.workload, {})[row.variant] = row
     return {name: found[name] for name in sorted(found)}
@@ -95,9 +85,8 @@ def compared(data: Evidence, machine: str) -> dict[tuple[str, str], list[tuple[R
     """Family and peer → what :func:`against` has of them, where there is something."""
     return {
         (family, peer): found
-        for experiment, names in {"": FORMS, TUNED: (COMPILED,)}.items()
-        for family, shapes in families(data, machine, experiment).items()
-        for peer in names
+        for family, shapes in families(data, machine).items()
+        for peer in FORMS
         if (found := against(shapes, peer))
     }
 
@@ -113,7 +102,6 @@ def figure(data: Evidence, machine: str) -> Any:
     words = Counter(said for own in rows.values() for said in own)
     under = [
         data.measured[machine].model,
-        DRAWS[shown(data, machine)],
         f"{data.primary(machine)} clock",
         "level: within ±2%, by 95% intervals",
     ]
@@ -191,7 +179,7 @@ def _reasons(row: Row) -> list[str]:
 
 def answers(data: Evidence, machine: str) -> list[Row]:
     """Every answer at the drawn shapes, each of one form at one shape."""
-    rows = data.leading(machine, experiment=shown(data, machine))
+    rows = data.leading(machine, experiment=UNSEEN)
     return [row for row in rows if row.status != "skipped" and not row.is_twin]
 
 

@@ -15,14 +15,14 @@ Scatter = dict[str, dict[str, tuple[float, ...]]]
 
 BETWEEN: Scatter = {
     "NVIDIA H100 80GB HBM3": {
-        "graph": (0.0006, 0.0056, 0.0067),
+        "graph": (0.00053, 0.005, 0.0067),
         "wall": (0.0099, 0.047, 0.06),
         "hot": (0.057, 0.057, 0.057),
         "cold": (0.0017, 0.00082, 0.00082),
         "profiler": (0.00051, 0.0048, 0.0043),
     },
     "NVIDIA H200": {
-        "graph": (0.00047, 0.0048, 0.003),
+        "graph": (0.00042, 0.0048, 0.0031),
         "wall": (0.0099, 0.096, 0.038),
         "hot": (0.057, 0.057, 0.057),
         "cold": (0.0017, 0.00082, 0.00082),
@@ -41,7 +41,7 @@ What :func:`hypatia_lab.results.visits.estimated` makes of the committed records
 """
 BETWEEN_TIMES: Scatter = {
     "NVIDIA H100 80GB HBM3": {
-        "graph": (0.0062,),
+        "graph": (0.007,),
         "wall": (0.14,),
         "hot": (0.23,),
         "cold": (0.0042,),
