@@ -80,13 +80,13 @@ def matrices(batch: int, inner: int, outer: int, dtype: torch.dtype = torch.bflo
     return normal(batch, inner, dtype=dtype), normal(outer, inner, dtype=dtype), normal(outer, dtype=dtype)
 
 
-def block(images: int, height: int, width: int, dtype: torch.dtype = torch.bfloat16) -> Tensors:
-    """x, weight, bias, gamma and beta of 64 channels, channels last."""
-    last = torch.channels_last
-    x = normal(images, 64, height, width, dtype=dtype).contiguous(memory_format=last)
-    weight = normal(64, 64, 3, 3, dtype=dtype, scale=(2 / (9 * 64)) ** 0.5).contiguous(memory_format=last)
-    vectors = normal(64, dtype=dtype, scale=0.25), 1 + normal(64, dtype=dtype, scale=0.1)
-    return x, weight, *vectors, normal(64, dtype=dtype, scale=0.1)
+def block(images: int, size: int, dtype: torch.dtype = torch.bfloat16, channels: int = 64) -> Tensors:
+    """x, weight, bias, gamma and beta, channels last."""
+    last, scale = torch.channels_last, (2 / (9 * channels)) ** 0.5
+    x = normal(images, channels, size, size, dtype=dtype).contiguous(memory_format=last)
+    weight = normal(channels, channels, 3, 3, dtype=dtype, scale=scale).contiguous(memory_format=last)
+    vectors = normal(channels, dtype=dtype, scale=0.25), 1 + normal(channels, dtype=dtype, scale=0.1)
+    return x, weight, *vectors, normal(channels, dtype=dtype, scale=0.1)
 
 
 def layers(rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> Tensors:
@@ -140,19 +140,22 @@ CALLS = LINEAR | {
     **{
         name: Call(
             blocks.conv_block_fused,
-            lambda: block(2, 32, 32),
+            lambda: block(2, 32),
             ("none", "ieee", form, True, None),
             public=partial(blocks.fused_conv_block, form=form),
             hopper=form == "whole",
         )
         for name, form in (("one kernel", "whole"), ("two kernels", "triton"))
     },
-    "two kernels, fp16x3": Call(
-        blocks.conv_block_fused,
-        lambda: block(2, 32, 32, float32),
-        ("none", "fp16x3", "triton", True, None),
-        public=partial(blocks.fused_conv_block, form="triton", precision="fp16x3"),
-    ),
+    **{
+        name: Call(
+            blocks.conv_block_fused,
+            lambda channels=channels: block(2, 32, float32, channels),
+            ("none", "fp16x3", "triton", True, None),
+            public=partial(blocks.fused_conv_block, form="triton", precision="fp16x3"),
+        )
+        for name, channels in (("two kernels, fp16x3", 64), ("few channels, fp16x3", 9))
+    },
     "mlp": Call(mlp.mlp, lambda: layers(1001, 64), ("ieee",), layers=True),
     "mlp_cuda": Call(mlp.forward_cuda, lambda: layers(1001, 64), layers=True, differentiable=False, hopper=True),
     "mlp_split": Call(mlp_split, lambda: layers(1001, 77, float32), layers=True, differentiable=False),

@@ -370,7 +370,7 @@ def test_a_dtype_that_the_kernels_do_not_take_is_refused(call: Call) -> None:
 
 def test_what_the_kernels_do_not_take_is_refused() -> None:
     x, weight, bias = matrices(64, 128, 96)
-    refused(lambda: CALLS["two kernels"].form(x, *block(2, 32, 32)[1:]), "4D")
+    refused(lambda: CALLS["two kernels"].form(x, *block(2, 32)[1:]), "4D")
     refused(lambda: mlp.mlp(x, [weight], [bias], "ieee"), ".")
     y = backward.linear_relu_fused(*(given := leaves((x, weight, bias)))).float().sum()
     first = torch.autograd.grad(y, given, create_graph=True)[0]

@@ -173,7 +173,7 @@ def of_variants(operation: str, name: str, shape: tuple[int, ...], dtype: str = 
 
 def counted() -> Pair:
     """With counters that are cleared once, as the variant has it."""
-    given, counters = block(5, 128, 128), torch.zeros(5, 2, dtype=torch.int32, device=DEVICE)
+    given, counters = block(5, 128), torch.zeros(5, 2, dtype=torch.int32, device=DEVICE)
     return lambda: blocks.fused_conv_block(*given, form="whole", counters=counters), lambda: plain_block(*given)
 
 
@@ -196,9 +196,9 @@ PRICED: dict[str, Callable[[], Pair]] = {
         for name in names
     },
     "one kernel": counted,
-    "one kernel, a step": lambda: stepped("one kernel", block(5, 128, 128)),
-    "two kernels": lambda: called("two kernels", block(5, 128, 128)),
-    "two kernels, a step": lambda: stepped("two kernels", block(5, 128, 128)),
+    "one kernel, a step": lambda: stepped("one kernel", block(5, 128)),
+    "two kernels": lambda: called("two kernels", block(5, 128)),
+    "two kernels, a step": lambda: stepped("two kernels", block(5, 128)),
     "fp16x3_cuda_once": lambda: of_variants("linear_relu", "fp16x3_cuda_once", MEDIUM),
     "mlp_cuda": lambda: of_variants("mlp3", "fused_cuda", (65536, 64), "bfloat16"),
     "mlp": lambda: of_variants("mlp3", "fused", (65536, 64), "bfloat16"),
