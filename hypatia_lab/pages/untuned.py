@@ -27,7 +27,7 @@ BEST = "PyTorch's quickest"
 """Stands for whichever of :data:`FORMS` is the quickest at a shape, and what a person calls that."""
 WORSE = 0.05
 """By how much the dispatcher may be slower than the library, at most."""
-LATE = f"over {WORSE:.0%} slower"
+LATE = f"surely over {WORSE:.0%} slower"
 FEW, TILE_ROWS = 8, 64
 """Most rows that Linear+ReLU in CUDA multiplies without tensor cores, and rows of its smallest tile."""
 FEW_CHANNELS = 31
@@ -170,9 +170,10 @@ KINDS: dict[str, Callable[[Row], bool]] = {
 
 def _reasons(row: Row) -> list[str]:
     """What may slow the lab's form at its shape, by rules on the shape and the form."""
-    copying = row.variant in COPYING and not _whole(row)
-    found = {"uneven rows": uneven(row) and not copying, "three products": "x3" in row.variant and not _whole(row)}
-    found["rows copied first"] = uneven(row) and copying and not _few(row)
+    copying = row.variant in COPYING and not _whole(row) and not _few(row)
+    copied = copying and _extents(row)[1] % PACK[row.dtype] != 0
+    found = {"uneven rows": uneven(row) and not copied, "three products": "x3" in row.variant and not _whole(row)}
+    found["rows copied first"] = copied
     found[f"{FEW + 1} to {TILE_ROWS - 1} rows"] = row.operation == "linear_relu" and FEW < _extents(row)[0] < TILE_ROWS
     return [name for name, holds in found.items() if holds]
 
