@@ -170,8 +170,7 @@ KINDS: dict[str, Callable[[Row], bool]] = {
 
 def _reasons(row: Row) -> list[str]:
     """What may slow the lab's form at its shape, by rules on the shape and the form."""
-    copying = row.variant in COPYING and not _whole(row) and not _few(row)
-    copied = copying and _extents(row)[1] % PACK[row.dtype] != 0
+    copied = row.variant in COPYING and not (_whole(row) or _few(row)) and _extents(row)[1] % PACK[row.dtype] > 0
     found = {"uneven rows": uneven(row) and not copied, "three products": "x3" in row.variant and not _whole(row)}
     found["rows copied first"] = copied
     found[f"{FEW + 1} to {TILE_ROWS - 1} rows"] = row.operation == "linear_relu" and FEW < _extents(row)[0] < TILE_ROWS
