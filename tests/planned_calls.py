@@ -140,21 +140,17 @@ CALLS = LINEAR | {
     **{
         name: Call(
             blocks.conv_block_fused,
-            lambda: block(2, 32),
-            ("none", "ieee", form, True, None),
-            public=partial(blocks.fused_conv_block, form=form),
+            lambda dtype=dtype, channels=channels: block(2, 32, dtype, channels),
+            ("none", precision, form, True, None),
+            public=partial(blocks.fused_conv_block, form=form, precision=precision),
             hopper=form == "whole",
         )
-        for name, form in (("one kernel", "whole"), ("two kernels", "triton"))
-    },
-    **{
-        name: Call(
-            blocks.conv_block_fused,
-            lambda channels=channels: block(2, 32, float32, channels),
-            ("none", "fp16x3", "triton", True, None),
-            public=partial(blocks.fused_conv_block, form="triton", precision="fp16x3"),
+        for name, form, precision, dtype, channels in (
+            ("one kernel", "whole", "ieee", torch.bfloat16, 64),
+            ("two kernels", "triton", "ieee", torch.bfloat16, 64),
+            ("two kernels, fp16x3", "triton", "fp16x3", float32, 64),
+            ("few channels, fp16x3", "triton", "fp16x3", float32, 9),
         )
-        for name, channels in (("two kernels, fp16x3", 64), ("few channels, fp16x3", 9))
     },
     "mlp": Call(mlp.mlp, lambda: layers(1001, 64), ("ieee",), layers=True),
     "mlp_cuda": Call(mlp.forward_cuda, lambda: layers(1001, 64), layers=True, differentiable=False, hopper=True),

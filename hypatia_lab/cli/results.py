@@ -61,13 +61,13 @@ def results(
     show(lambda: result_lines(rows, everything=asked), lambda: list(cells), as_json=as_json, paged=paged)
 
 
-ASIDE = {"agreement": "of the A/A control (--experiment agreement)"}
-ASIDE |= {"unseen": "of random shapes (--experiment unseen)"}
+ASIDE = {"agreement": "of the A/A control", "unseen": "of random shapes"}
 """What a reader is spared who does not ask for it: experiment → what its cells are."""
 
 
 def _aside(row: Row) -> str:
-    return ASIDE.get(row.experiment) or "of identical code under a second name" * row.is_twin
+    what = ASIDE.get(row.experiment)
+    return f"{what} (--experiment {row.experiment})" if what else "of identical code under a second name" * row.is_twin
 
 
 def result_lines(rows: Sequence[Row], *, everything: bool = False) -> list[str]:

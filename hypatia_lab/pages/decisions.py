@@ -19,6 +19,7 @@ from hypatia_lab.pages.beside import error
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.numbers import ratio
 from hypatia_lab.pages.readings import quickest
+from hypatia_lab.pages.untuned import UNSEEN
 from hypatia_lab.results import Row
 
 EAGER = ("aten_fusion", "mlp_models", "diffraction", "conv_block")
@@ -27,11 +28,9 @@ FUSED = ("tensor_cores", "aten_fusion", "backward", "fused_mlp", "mlp_models", "
 """Experiments in which forms in fewer kernels meet eager; of one workload the first counts."""
 CONTESTS = ("tensor_cores", "backward", "fused_mlp", "conv_block", "diffraction", "gemm_ladder")
 """Experiments in which kernels of our own meet the library and the compiler; of one workload the first counts."""
-DRAWN = "unseen"
-"""The experiment at shapes drawn at random."""
 COUNTED = "units"
 """The experiment that counts how busy kernels keep the GPU's units."""
-READ = tuple(dict.fromkeys((*EAGER, *FUSED, *CONTESTS, DRAWN)))
+READ = tuple(dict.fromkeys((*EAGER, *FUSED, *CONTESTS, UNSEEN)))
 FUSING = {"tensor_cores", "backward", "fused", "own kernel"}
 """Tags of the kernels of our own that do in one what eager does in several."""
 OPERATIONS = ("linear_relu", "mlp2", "mlp3", "conv_block", "diffraction")
@@ -129,7 +128,7 @@ def standing(data: Evidence, machine: str) -> list[dict[str, str]]:
     Products of split numbers, which are another arithmetic than their peer's, and shapes that nobody tuned for apart.
     """
     tuned = contests(data, machine)
-    drawn = contests(data, machine, [DRAWN])
+    drawn = contests(data, machine, [UNSEEN])
     kinds = {
         f"{shapes}, {arithmetic}": [row for row in rows if splits(row) == split]
         for shapes, rows in {"tuned": tuned, "random": drawn}.items()
