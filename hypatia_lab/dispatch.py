@@ -324,7 +324,7 @@ def contends(one: Variant) -> bool:
     """Whether a form may be chosen, by what it says of itself; see the module."""
     if one.name in LIBRARY:
         return True
-    if one.origin != "own" or one.name == "dispatched" or one.compiles or one.host or LESSONS & set(one.tags):
+    if one.origin != "own" or one.measures or one.compiles or one.host or LESSONS & set(one.tags):
         return False
     return "forward" in one.directions and not one.name.endswith(HOLDING)
 
@@ -549,15 +549,20 @@ def mlp(
     return MLPS[len(weights)](clock, compilers, x, *parameters)
 
 
+def _called(one: Dispatcher, clock: str, workload: Workload, inputs: Any) -> Callable[[], torch.Tensor]:
+    """A call of the function above that ``one`` is for, which has chosen already."""
+    x, *others = (inputs[name] for name in one.names)
+    if one is LINEAR_RELU:
+        run = partial(linear_relu, x, *others, clock=clock)
+    elif one.operation in layers.FUSED:
+        run = partial(mlp, x, others[::2], others[1::2], clock=clock)
+    else:
+        run = partial(conv_block, x, *others, block.OPERATIONS[one.operation], clock=clock)
+    run()
+    return run
+
+
 for _one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()):
-
-    def _dispatched(workload: Workload, inputs: Any, one: Dispatcher = _one) -> Callable[[], torch.Tensor]:
-        """What the dispatcher chooses, chosen where it is built: by the graph clock on a GPU, as who captures asks."""
-        tensors = [inputs[name] for name in one.names]
-        run = partial(one, "graph" if tensors[0].is_cuda else "wall", False, *tensors)
-        run()
-        return run
-
-    variant(_one.operation, "dispatched", origin="own", label="the dispatcher's choice", tags=("dispatched",))(
-        _dispatched
-    )
+    for _name, _clock, _by in (("dispatched", "graph", ""), ("dispatched_wall", "wall", " by wall time")):
+        _label = f"the dispatcher's choice{_by}"
+        variant(_one.operation, _name, origin="own", label=_label, tags=("dispatched",))(partial(_called, _one, _clock))

@@ -15,7 +15,7 @@ from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.conv_block import conv_block_direct as direct
 
 NAME = "conv_block/conv_block_direct"
-CHANNELS = ((1, 1, 1), (3, 9, 2), (5, 31, 1), (9, 9, 4), (31, 12, 2), (17, 24, 4))
+CHANNELS = ((1, 1, 1), (3, 9, 2), (5, 26, 1), (9, 9, 4), (26, 12, 2), (17, 24, 4), (21, 21, 4))
 """In, out, and pixels of a thread."""
 INSTANCES = [loader.instance_of("conv_block_direct", *one) for one in CHANNELS]
 emulation = cuda_sources.emulation({NAME: INSTANCES})
@@ -44,17 +44,16 @@ def convolved(
 @pytest.mark.cuda
 @pytest.mark.parametrize(("inner", "outer", "pixels"), CHANNELS)
 @pytest.mark.parametrize("last", [False, True])
-def test_it_is_nearer_to_float64_than_torchs_own(inner: int, outer: int, pixels: int, last: bool) -> None:
+def test_it_sums_nine_products_before_all_channels(inner: int, outer: int, pixels: int, last: bool) -> None:
     images, height, width, wide = 2, 19, 21, 8 * pixels
     shapes = (images, inner, height, width), (outer, inner, 3, 3), (outer,)
     x, weight, bias = normal(*shapes, device=DEVICE, seed=inner * outer)
     if last:
         x = x.contiguous(memory_format=torch.channels_last)
     exact = functional.conv2d(x.double(), weight.double(), bias.double(), padding=1)
-    with torch.backends.cudnn.flags(allow_tf32=False):
-        usual = functional.conv2d(x, weight, bias, padding=1)
     found, moments = convolved(x, weight, bias, 8, wide)
-    assert error(found, exact) <= max(1.05 * error(usual, exact), 6e-8)
+    # One rounding is off by 0.4 · 2⁻²⁴ in the mean; partial sums of n random numbers have √(n/2) times that.
+    assert error(found, exact) <= 1.3 * 0.4 * 2**-24 * ((inner + 9) / 2 + 1) ** 0.5
     assert float((found - exact).abs().max()) < 1e-6 * float(exact.abs().max()) * inner**0.5
     tiles = [(r, q) for r in range(0, height, 8) for q in range(0, width, wide)]
     for image, (number, (r, q)) in product(range(images), enumerate(tiles)):
@@ -74,6 +73,15 @@ def test_nan_and_infinity_are_seen_by_their_neighbours_alone() -> None:
     exact = functional.conv2d(x.double().cpu(), weight.double().cpu(), padding=1)
     assert torch.equal(found.isfinite().cpu(), exact.isfinite())
     assert torch.equal(moments[0, :, 0].isfinite().all(1).cpu(), torch.tensor([False, True, True, False]))
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA GPU")
+@pytest.mark.cuda
+def test_a_block_has_its_shared_memory_near_the_most_that_needs_no_leave() -> None:
+    for channels in range(19, 24):
+        x, weight = normal((2, channels, 200, 300), (channels, channels, 3, 3), device=DEVICE)
+        exact = functional.conv2d(x.double(), weight.double(), padding=1)
+        assert error(convolved(x, weight, None, 16, 16)[0], exact) < 2e-7
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Every CUDA kernel of the lab under NVIDIA's compute-sanitizer: no access out of bounds, no race in shared
 memory, nothing read that was not written.
 
-Each runs at two odd shapes in a process of its own, on memory that PyTorch does not pool, and must be right as well.
+Each row runs at odd shapes in a process of its own, on memory that PyTorch does not pool, and must be right as well.
 The sanitizer itself is held by a kernel that is told to go one element too far.
 """
 
@@ -12,7 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from tabled import tables
@@ -60,6 +61,11 @@ if "planted" in sys.argv:
     launch((1,), (256,), torch.ones(64, device="cuda"), 65)
     torch.cuda.synchronize()
     sys.exit()
+if "unwritten" in sys.argv:
+    launch = loader.cuda_launcher("linear_relu/relu_inplace", "relu_inplace", "float", "float")
+    launch((1,), (64,), torch.empty(64, device="cuda"), 64)
+    torch.cuda.synchronize()
+    sys.exit()
 load()
 plain, launched = loader.cuda_launcher, set()
 
@@ -86,16 +92,30 @@ print("launched", *sorted(launched), flush=True)
 """
 
 
-def sanitized(tool: str, *words: str) -> subprocess.CompletedProcess[str]:
+def child(rows: list[list[Any]], *words: str, under: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """A process that calls what ``rows`` name, ``under`` a command."""
+    env = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "HYPATIA_PLANS": "0"}
+    command = [*under, sys.executable, "-c", CHILD % (rows,), *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def sanitized(tool: str, rows: list[list[Any]], *words: str) -> subprocess.CompletedProcess[str]:
     """The child under ``tool``, which looks at the lab's own kernels alone."""
     command = [SANITIZER, "--tool", tool, "--error-exitcode", "9"]
     looked_at = [name for name in KERNELS if tool != "racecheck" or name not in MISTAKEN]
-    command += [word for name in looked_at for word in ("--kernel-name", f"kns={name}")]
+    if tool != "initcheck":  # which has to see who else wrote
+        command += [word for name in looked_at for word in ("--kernel-name", f"kns={name}")]
+    else:
+        command += ["--print-limit", "10000"]
     if tool == "memcheck":
         command += ["--report-api-errors", "no"]  # PyTorch asks what it expects to be refused
-    env = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "HYPATIA_PLANS": "0"}
-    command += [sys.executable, "-c", CHILD % ROWS, *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return child(rows, *words, under=command)
+
+
+def unwritten(told: str) -> list[str]:
+    """The lab's kernels that read what nobody had written, by what initcheck ``told``."""
+    found = re.findall(r"Uninitialized __global__ memory read[^\n]*\n=+ +at ([^\n]*)", told)
+    return sorted({name for name in KERNELS for line in found if re.search(rf"\b{name}\b", line)})
 
 
 def test_no_kernel_is_forgotten() -> None:
@@ -114,15 +134,35 @@ def test_every_row_asks_for_what_its_variants_compute() -> None:
 
 @needs_sanitizer
 def test_the_sanitizer_sees_one_element_too_far() -> None:
-    found = sanitized("memcheck", "planted")
+    found = sanitized("memcheck", [], "planted")
     assert found.returncode == 9, found.stdout[-3000:] + found.stderr[-1000:]
     assert "Invalid __global__" in found.stdout
 
 
 @needs_sanitizer
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck"])
-def test_every_kernel_is_clean_at_two_odd_shapes(tool: str) -> None:
-    found = sanitized(tool)
-    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+def test_the_sanitizer_sees_what_nobody_has_written() -> None:
+    assert unwritten(sanitized("initcheck", [], "unwritten").stdout) == ["relu_inplace"]
+
+
+@needs_sanitizer
+def test_the_rows_launch_every_kernel() -> None:
+    found = child(ROWS)
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-2000:]
     (line,) = (line for line in found.stdout.splitlines() if line.startswith("launched"))
     assert line.split()[1:] == KERNELS
+
+
+@needs_sanitizer
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join((row[0], *row[1][:1], *row[2:5])))
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_its_kernels_are_clean_at_odd_shapes(tool: str, row: list[Any]) -> None:
+    found = sanitized(tool, [row])
+    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+
+
+@needs_sanitizer
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join((row[0], *row[1][:1], *row[2:5])))
+def test_its_kernels_read_what_was_written(row: list[Any]) -> None:
+    found = sanitized("initcheck", [[*row[:-1], row[-1][:2]]])
+    assert "launched" in found.stdout, found.stdout[-6000:] + found.stderr[-2000:]
+    assert not unwritten(found.stdout), found.stdout[:6000]

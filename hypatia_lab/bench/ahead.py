@@ -66,7 +66,7 @@ def _buildable(group: Group) -> Group:
     """``group`` as it is checked ahead: no clock, and the forms that are compiled once for all processes."""
     operation = group.workload.operation
     found = {one.name: one for one in (variants.find(operation, name) for name in group.variants)}
-    if "dispatched" in found:
+    if any("dispatched" in one.tags for one in found.values()):
         from hypatia_lab import dispatch
 
         found |= {name: one for name, one in variants.variants(operation).items() if dispatch.contends(one)}

@@ -13,7 +13,7 @@ from hypatia_lab.kernels.mlp import mlp_cuda
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload, operations
 
-SEED = 20261201
+SEED = 20261202
 """Of the draw: whoever improves a kernel after a look at its shapes needs another one."""
 COUNT = {"quick": 2, "seed": 10, "full": 60}
 """Shapes a family, of all its dtypes together; in the quick preset of each dtype. The full preset's first are the seed
@@ -23,6 +23,9 @@ ODD, STEP = 0.7, 8
 are, so that rows of both kinds meet, those that can be fetched in whole packs and those that cannot."""
 TWINS = 2
 """Shapes of each kind, a dozen of all, at which there is an A/A control."""
+CALLED = {"quick": 0, "seed": 2, "full": 10}
+"""Shapes of each kind, the first that were drawn, at which the dispatcher is also called as a caller waits: beside
+PyTorch's forms, each with its launches."""
 LARGEST = 2**24
 """Most numbers of a tensor of activations: in float64 it takes 128 MB."""
 MOST_FLOP = {"quick": 2**25, "seed": 2**31, "full": 2**31}
@@ -44,7 +47,8 @@ KINDS: dict[tuple[str, str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {
     ("conv_block", "float32", "ieee"): (("eager_channels_last", "group_norm"), ("triton_fp16x3", "whole_fp16x3")),
     ("mlp3", "bfloat16", "ieee"): (("epilogue",), ("fused", "fused_cuda", "layers_cuda")),
 }
-"""Operation, dtype and math → the library's forms beside eager, and the lab's on a GPU."""
+"""Operation, dtype and math → the library's forms beside eager, last one that takes tensors in the default layout, and
+the lab's on a GPU."""
 ON_CPU = {"linear_relu": ("threaded",), "conv_block": ("threaded",), "mlp3": ()}
 
 
@@ -101,7 +105,11 @@ def _unseen(at: Setting) -> Iterator[Group]:
         for number, shape in enumerate(sizes):
             twin = ("eager" + AGAIN,) if number < TWINS and at.preset != "quick" else ()
             names = ("eager", *KINDS[kind][0], *(name for name in own if _fits(kind, name, shape)), "dispatched", *twin)
-            yield Group(Workload(kind[0], shape, *kind[1:]), names, (clock,), budget_s)
+            work = Workload(kind[0], shape, *kind[1:])
+            yield Group(work, names, (clock,), budget_s)
+            if at.device == "cuda" and number < CALLED[at.preset]:
+                names = ("eager", KINDS[kind][0][-1], "dispatched_wall", *twin)
+                yield Group(work, names, ("wall",), 5 * budget_s)  # a host's times scatter more
 
 
 EXPERIMENTS = (experiment("unseen", "21_untuned", "drawn shapes of three families, and a dispatcher", _unseen),)

@@ -76,6 +76,7 @@ struct alignas(64) TensorMap {
 constexpr uint64_t COOPERATIVE = 2, CLUSTER_DIMENSION = 4, SCHEDULING_POLICY = 5, PROGRAMMATIC_SERIALIZATION = 6;
 constexpr uint32_t SPREAD = 1;
 constexpr int MOST_DYNAMIC_SHARED_BYTES = 8;
+constexpr uint32_t UNASKED = 32 * 1024;  // bytes of it that need no leave, whatever the kernel declares of its own
 
 struct Driver {
     int (*cuGetErrorName)(int, const char**);
@@ -178,7 +179,7 @@ void ensure_context(const at::Device& device) {
 
 // Ready to be launched on the device, also while a graph is captured, when nothing can be loaded any more.
 void make_ready(const Kernel& kernel, const at::Device& device) {
-    if (kernel.shared > 48 * 1024) {
+    if (kernel.shared > UNASKED) {
         static std::unordered_map<void*, std::array<uint32_t, 64>> allowed;
         uint32_t& most = allowed[kernel.handle].at(std::max<int>(device.index(), 0));
         if (most < kernel.shared) {

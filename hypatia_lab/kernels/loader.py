@@ -398,6 +398,8 @@ def encoded(
     return found
 
 
+UNASKED = 32 * 1024
+"""Bytes of dynamic shared memory that need no leave: of 48 KiB in all, for a kernel may declare more of its own."""
 _allowed: dict[int, int] = {}
 """Kernel → the most bytes of dynamic shared memory that it was let have; one kernel may have several launchers."""
 
@@ -406,7 +408,7 @@ def _allow_shared(kernel: int, shared: int, what: str) -> None:
     """Let ``kernel`` have ``shared`` bytes of dynamic shared memory a block on the current device, and no less than
     it was let have before.
     """
-    if shared <= _allowed.get(kernel, 48 * 1024):
+    if shared <= _allowed.get(kernel, UNASKED):
         return
     device, most_dynamic_shared_bytes = ctypes.c_int(), 8
     _succeeded(driver().cuCtxGetDevice(ctypes.byref(device)), what)

@@ -113,7 +113,7 @@ def contests(data: Evidence, machine: str, experiments: Sequence[str] = CONTESTS
         rows = [row for row in rows if row.shape in SWEPT.get(experiment, (row.shape,))]
         for workload in dict.fromkeys(row.workload for row in rows if row.workload not in found):
             here = [row for row in rows if row.workload == workload]
-            own = quickest(row for row in here if is_kernel(row) and row.variant != "dispatched")
+            own = quickest(row for row in here if is_kernel(row) and not row.variant.startswith("dispatched"))
             peers = [row for row in here if row.origin == "peer" and not row.variant.endswith("_graph")]
             known = [row for row in peers if row.operation not in COMPILED or row.variant.startswith("compile")]
             peer = quickest(peers)

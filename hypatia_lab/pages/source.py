@@ -77,16 +77,13 @@ def _ellipsis(path: str) -> str:
 
 
 def region(path: str, name: str) -> list[str]:
-    """The lines of region ``name`` of ``path``, which is relative to the package, or those of its Python function.
+    """The lines of region ``name`` of ``path``, which is relative to the package.
 
     Raises :class:`SourceError` naming the file and the regions near to one that it lacks.
     """
     found = regions(path)
     if name not in found:
-        function = re.search(rf"(?ms)^(?:@[^\n]*\n)*def {name}\(.*?(?=\n\n\n|\Z)", (HOME / path).read_text("utf-8"))
-        if function is None:
-            raise SourceError(f"{path}: {unknown('region', name, found)}")
-        return [line for line in function[0].split("\n") if not _MARK.fullmatch(line)]
+        raise SourceError(f"{path}: {unknown('region', name, found)}")
     return found[name]
 
 

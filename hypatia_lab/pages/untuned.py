@@ -30,7 +30,7 @@ WORSE = 0.05
 LATE = f"surely over {WORSE:.0%} slower"
 FEW, TILE_ROWS = 8, 64
 """Most rows that Linear+ReLU in CUDA multiplies without tensor cores, and rows of its smallest tile."""
-FEW_CHANNELS = 31
+FEW_CHANNELS = 26
 """Most channels of which the convolution block's float32 is neither split nor copied, and has no tensor cores."""
 COPYING = ("cuda", "layers_cuda", "fp16x3", "fp16x3_cuda", "triton_fp16x3")
 """Forms that copy uneven rows first, or write their parts anew."""
@@ -41,10 +41,13 @@ Shapes = dict[str, dict[str, Row]]
 """Workload → variant → its row."""
 
 
-def families(data: Evidence, machine: str) -> dict[str, Shapes]:
-    """Family, as a person calls it → its timed rows by workload and variant, in the order of their work."""
+def families(data: Evidence, machine: str, clock: str = "") -> dict[str, Shapes]:
+    """Family, as a person calls it → its timed rows by workload and variant, in the order of their work.
+
+    By the machine's primary clock unless another is named.
+    """
     found: dict[str, Shapes] = {}
-    for row in data.timed(machine, experiment=UNSEEN):
+    for row in data.timed(machine, experiment=UNSEEN, clock=clock or data.primary(machine)):
         name = f"{FAMILIES[row.operation]}, {'TF32' if row.math == 'tf32' else row.dtype}"
         found.setdefault(name, {}).setdefault(row.workload, {})[row.variant] = row
     return {name: found[name] for name in sorted(found)}
@@ -221,11 +224,14 @@ def wins(data: Evidence, machine: str) -> list[dict[str, str]]:
     ]
 
 
-def dispatched(data: Evidence, machine: str) -> list[dict[str, str]]:
-    """A line a family: the dispatcher's choice against PyTorch's quickest form in the default layout, at each shape."""
-    lines = []
-    for family, shapes in families(data, machine).items():
-        pairs = [(forms.get("dispatched"), quickest(forms, DEFAULT_LAYOUT)) for forms in shapes.values()]
+def dispatched(data: Evidence, machine: str, clock: str = "") -> list[dict[str, str]]:
+    """A line a family: the dispatcher's choice against PyTorch's quickest form in the default layout, at each shape.
+
+    ``clock``: "wall" for what is chosen by the time that a caller waits, and timed so.
+    """
+    lines, name = [], f"dispatched_{clock}" if clock else "dispatched"
+    for family, shapes in families(data, machine, clock).items():
+        pairs = [(forms.get(name), quickest(forms, DEFAULT_LAYOUT)) for forms in shapes.values()]
         if rows := [choice.against(best) for choice, best in pairs if choice and best]:
             words = Counter(word(row.speed) for row in rows)
             worst = min(rows, key=lambda row: row.ratio)

@@ -39,7 +39,7 @@ and the operations whose seeds are called through an ``operator``. Nothing is ad
 CHOSEN = ("nvmath", "egraph")
 """Beside torch.compile, what chooses its kernels by trying them."""
 
-MAY_SPLIT = dict.fromkeys(("dispatched", "modules", "modules_replayed", "egraph"), ("float16/ieee", 3))
+MAY_SPLIT = ("dispatched", "dispatched_wall", "modules", "modules_replayed", "egraph")
 """Who may turn out to be a form that splits float32's operands: a choice, of which its cell says no more. An e-graph's
 only where gradients are asked for: its training step is made of modules."""
 
@@ -328,7 +328,8 @@ def limit_us(
 
 def _may_split(cell: dict[str, Any]) -> tuple[str, int] | None:
     chosen = cell.get("variant", "")
-    return None if chosen == "egraph" and cell["direction"] != "forward_backward" else MAY_SPLIT.get(chosen)
+    may = chosen in MAY_SPLIT and (chosen != "egraph" or cell["direction"] == "forward_backward")
+    return ("float16/ieee", 3) if may else None
 
 
 def _rate_at(moved: int, clock: str, swept: Mapping[tuple[str, int], float]) -> float | None:

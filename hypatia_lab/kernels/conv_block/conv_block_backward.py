@@ -257,7 +257,8 @@ class Slice:
 @dataclass(frozen=True)
 class Plan:
     """How backward is cut up: the sums and the convolution's gradient by ``pixels`` at a time and at least ``runs``
-    programs an image, of ``warps``; the adjoint convolution by ``patch``; the weight's gradient by ``slice``.
+    programs an image, of ``warps``; the adjoint convolution by ``patch``; the weight's gradient by ``slice``. Whether
+    launches are dependent is the patch's.
     """
 
     patch: Patch
@@ -265,7 +266,6 @@ class Plan:
     pixels: int = 64
     runs: int = 52
     warps: int = 4
-    dependent: bool = True
 
 
 _PLANS = [
@@ -278,9 +278,9 @@ _PLANS = [
 
 
 _SPLIT = [
-    Plan(Patch(1, 128, 64, 64, 4, 2), Slice(1, 32, 64, 64, 88), pixels=64, runs=52),
-    Plan(Patch(1, 128, 64, 32, 4, 4), Slice(1, 64, 64, 64, 44), pixels=64, runs=26, warps=8),
-    Plan(Patch(2, 128, 64, 64, 8, 2, store=False), Slice(1, 64, 64, 64, 44, 8, 2), pixels=64, runs=26, warps=8),
+    Plan(Patch(1, 128, 64, 64, 4, 2, dependent=False), Slice(1, 32, 64, 64, 88), pixels=64, runs=52),
+    Plan(Patch(1, 128, 64, 32, 4, 4, dependent=False), Slice(1, 64, 64, 64, 44), pixels=64, runs=26, warps=8),
+    Plan(Patch(2, 128, 64, 64, 8, 2, store=False, dependent=False), Slice(1, 64, 64, 64, 44, 8, 2), 64, 26, 8),
 ]
 """Plans for float32 whose products are of two terms each: matrix units may sum 64 of them, not more."""
 
@@ -343,7 +343,7 @@ def _behind_convolution(
     sums = torch.empty(images * runs, 2, channels, dtype=torch.float32, device=grad.device)
     given = (grad, saved.convolved, saved.statistics, gamma, beta, sums)
     how = {"TANH": tanh, "PIXELS": plan.pixels, "COLUMNS": columns, "num_warps": plan.warps}
-    how |= early(plan.dependent, grad)
+    how |= early(plan.patch.dependent, grad)
     grid = (runs, triton.cdiv(channels, columns), images)
     _gradient_sums[grid](*given, area, channels, times, **how)
     block = triton.next_power_of_2(runs)
@@ -460,7 +460,7 @@ def conv_block_backward(
     with torch.cuda.device_of(x):
         behind, sums = _behind_convolution(grad, saved, gamma, beta, plan, approximate == "tanh")
     if split:
-        by_weight, terms = weight_gradient_in_terms(behind, pixels, plan.slice, dependent=plan.dependent)
+        by_weight, terms = weight_gradient_in_terms(behind, pixels, plan.slice, dependent=plan.patch.dependent)
         back = convolve(terms, opposite(taps), None, plan.patch).permute(0, 3, 1, 2)
     elif x.dtype == torch.float32:
         back, by_weight, _ = torch.ops.aten.convolution_backward(
@@ -468,8 +468,8 @@ def conv_block_backward(
         )
     else:
         back = convolve(behind, taps, None, plan.patch, adjoint=True).permute(0, 3, 1, 2)
-        by_weight = weight_gradient(behind, pixels, plan.slice, dependent=plan.dependent)
-    return gradients(back, by_weight, sums, dependent=plan.dependent)
+        by_weight = weight_gradient(behind, pixels, plan.slice, dependent=plan.patch.dependent)
+    return gradients(back, by_weight, sums, dependent=plan.patch.dependent)
 
 
 def gradients(back: Tensor, by_weight: Tensor, sums: Tensor, *, dependent: bool) -> Gradients:

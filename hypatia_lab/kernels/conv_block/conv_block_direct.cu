@@ -17,10 +17,12 @@ __device__ inline void copy_number(unsigned to, const float* from, bool there) {
 
 // x by strides of images, channels and pixels, weight (OUTER, 9, INNER), z (images, height, width, OUTER), moments
 // (patches, 2, OUTER): mean and sum of squared deviations. A patch is `tall` rows of 2^bits pixels, 64 PIXELS in all.
+// [direct]
 template <int INNER, int OUTER, int PIXELS>
 __global__ void conv_block_direct(const float* x, const float* weight, const float* bias, float* z, float* moments,
                                   Size height, Size width, Size tall, Size bits, Size to_image, Size to_channel,
                                   Size to_pixel) {
+    // [/direct]
     constexpr int GROUPS = (OUTER + 7) / 8, OWN = (OUTER + GROUPS - 1) / GROUPS, PADDED = (OWN + 3) / 4 * 4;
     constexpr int WARPS = 2 * GROUPS, THREADS = 32 * WARPS, APART = OUTER | 1;
     __shared__ float told[2][WARPS][PADDED];
@@ -61,7 +63,7 @@ __global__ void conv_block_direct(const float* x, const float* weight, const flo
     float sums[PIXELS][OWN] = {};
 #pragma unroll 1
     for (int k = 0; k < INNER; ++k) {
-        float parts[PIXELS][OWN] = {};  // (3)
+        float parts[PIXELS][OWN] = {};  // (2)
         const float* const line = seen + k * plane + row * pitch + column;
         const float* const taps = weights + (k * 9 * GROUPS + group) * PADDED;
 #pragma unroll
@@ -78,7 +80,7 @@ __global__ void conv_block_direct(const float* x, const float* weight, const flo
 #pragma unroll
             for (int i = PIXELS; i < PIXELS + 2; ++i) near[i] = at[i];
 #pragma unroll
-            for (int right = 0; right < 3; ++right) {  // (2)
+            for (int right = 0; right < 3; ++right) {  // (3)
                 float factors[PADDED];
 #pragma unroll
                 for (int o = 0; o < PADDED; o += 4) {

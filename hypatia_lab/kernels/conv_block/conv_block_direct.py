@@ -15,7 +15,7 @@ from hypatia_lab.kernels import loader
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST = 31
+MOST = 26
 """Channels, in and out, up to which it is quicker than three float16 products. Source: trials on an H200."""
 THREADS, CHANNELS = 64, 8
 """Those that share a patch's pixels, and the most output channels that one of them sums."""
@@ -32,12 +32,19 @@ def _missing(device: int) -> str:
     return loader.capability_missing((8, 0))
 
 
+def covering(pixels: int, most: int, height: int, width: int) -> int:
+    """Width, a power of two from 8 to ``most``, of the patches of so many ``pixels`` of which fewest cover an image; of
+    equals the widest."""
+    wides = [2**power for power in range(3, most.bit_length())]
+    return min(wides, key=lambda wide: (-(-width // wide) * -(-height // (pixels // wide)), -wide))
+
+
 def patch(images: int, height: int, width: int) -> tuple[int, int]:
     """Rows and pixels of a row of each patch: 256 in all where blocks are left for all multiprocessors, else 128 or 64,
     in the shape that fewest patches cover an image with."""
     area = images * height * width
     pixels = 256 if area >= 264 * 256 else 128 if area >= 132 * 128 else 64
-    wide = min((8, 16, 32, 64), key=lambda wide: (-(-width // wide) * -(-height // (pixels // wide)), -wide))
+    wide = covering(pixels, 64, height, width)
     return pixels // wide, wide
 
 

@@ -73,6 +73,7 @@ def _combined(
     # [/normalise]
 
 
+# [statistics]
 @triton.jit
 def _plane_statistics(
     moments,
@@ -94,7 +95,8 @@ def _plane_statistics(
     mean, variance = _combined(moments, image, patches, channel, channels, height, width, TALL, WIDE, BLOCK)
     at = statistics + image * 2 * channels + channel
     tl.store(at, mean, mask=channel < channels)
-    tl.store(at + channels, 1.0 / tl.sqrt_rn(variance + eps), mask=channel < channels)
+    tl.store(at + channels, 1.0 / tl.sqrt_rn(variance + eps), mask=channel < channels)  # (1)
+    # [/statistics]
 
 
 @triton.jit
@@ -178,6 +180,7 @@ def _normalise(
     # [/normalise]
 
 
+# [flat]
 @triton.jit
 def _normalise_flat(
     z,
@@ -198,7 +201,7 @@ def _normalise_flat(
     """
     wait_turn(DEPENDENT)
     number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    channel, inside = number % CHANNELS, number < count
+    channel, inside = number % CHANNELS, number < count  # (1)
     at = statistics + tl.program_id(1) * 2 * CHANNELS + channel
     mean, scale = tl.load(at), tl.load(at + CHANNELS)
     if gamma is not None:
@@ -209,6 +212,7 @@ def _normalise_flat(
     first = tl.program_id(1).to(tl.int64) * count
     u = (tl.load(z + first + number, mask=inside, other=0.0).to(tl.float32) - mean) * scale + shift
     tl.store(y + first + number, gelu(u, TANH, SHORT).to(y.dtype.element_ty), mask=inside)
+    # [/flat]
 
 
 # ---------------------------------------------------------------- which tiles
@@ -250,11 +254,11 @@ _CONFIGS = {
     ],
     # Matrix units may sum 64 products of large terms, not more.
     "fp16x3": [
-        Config(Patch(1, 128, 64, 64, 4, 2), pixels=64),
-        Config(Patch(2, 128, 64, 64, 8, 2, store=False), pixels=64),
-        Config(Patch(1, 128, 64, 32, 4, 4), pixels=64),
-        Config(Patch(1, 64, 64, 64, 4, 3), pixels=64),
-        Config(Patch(2, 128, 64, 32, 8, 3, store=False), pixels=64),
+        Config(Patch(1, 128, 64, 64, 4, 2, dependent=False), pixels=64),
+        Config(Patch(2, 128, 64, 64, 8, 2, store=False, dependent=False), pixels=64),
+        Config(Patch(1, 128, 64, 32, 4, 4, dependent=False), pixels=64),
+        Config(Patch(1, 64, 64, 64, 4, 3, dependent=False), pixels=64),
+        Config(Patch(2, 128, 64, 32, 8, 3, store=False, dependent=False), pixels=64),
     ],
     "ieee": [Config(Patch(1, 64, 64, 16, 4, 3), pixels=64), Config(Patch(1, 128, 64, 16, 8, 3), pixels=64)],
 }

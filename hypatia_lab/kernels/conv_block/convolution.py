@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from hypatia_lab.kernels.conv_block.conv_block_direct import covering
 from hypatia_lab.kernels.conv_block.scaled_terms import Terms, pitched, scaled_terms
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, hopper, tiles_of, wait_turn
 
@@ -273,7 +274,8 @@ class Patch:
     def fitted(self, images: int, inner: int, outer: int, height: int, width: int) -> Patch:
         """No more channels than there are; as many pixels, or more of few channels where programs are left for all
         multiprocessors, or less of both where these are not, in the shape that fewest patches cover an image with;
-        stages for as much memory."""
+        stages for as much memory. Dependent launch only where each program finds a multiprocessor of its own: more of
+        them, started early, would crowd on those that are free."""
         # Matrix units want 64 rows and a depth of 16 at least.
         columns = max(16, min(self.columns, triton.next_power_of_2(outer)))
         deep = max(16, min(self.inner, triton.next_power_of_2(inner)))
@@ -288,12 +290,13 @@ class Patch:
                 pixels //= 2
             else:
                 smaller.pop(0)
-        wides = [2**n for n in range(3, min(self.wide, pixels).bit_length())]
-        wide = min(wides, key=lambda wide: (triton.cdiv(width, wide) * triton.cdiv(height, pixels // wide), -wide))
+        wide = covering(pixels, min(self.wide, pixels), height, width)
         tall = max(min(pixels // wide, triton.next_power_of_2(height)), 64 // wide)
         held = (self.tall * self.wide + self.columns) * self.inner * self.stages
         stages = min(max(held // ((tall * wide + columns) * deep), 2), MOST_STAGES)
-        return replace(self, tall=tall, wide=wide, columns=columns, inner=deep, stages=stages)
+        fitted = replace(self, tall=tall, wide=wide, columns=columns, inner=deep, stages=stages)
+        programs = images * fitted.number(height, width) * triton.cdiv(outer, columns)
+        return replace(fitted, dependent=self.dependent and programs <= 132)
 
 
 LARGE = 2**18
