@@ -28,6 +28,7 @@ BEST = "PyTorch's quickest"
 WORSE = 0.05
 """By how much the dispatcher may be slower than the library, at most."""
 LATE = f"surely over {WORSE:.0%} slower"
+ESTIMATED = f"over {WORSE:.0%} slower by the ratio alone"
 FEW, TILE_ROWS = 8, 64
 """Most rows that Linear+ReLU in CUDA multiplies without tensor cores, and rows of its smallest tile."""
 FEW_CHANNELS = 26
@@ -239,6 +240,7 @@ def dispatched(data: Evidence, machine: str, clock: str = "") -> list[dict[str, 
                 {
                     "family": family,
                     LATE: f"{sum(row.speed.below(1 - WORSE) for row in rows)} of {len(rows)}",
+                    ESTIMATED: str(sum(row.ratio < 1 / (1 + WORSE) for row in rows)),
                     **{said: str(words[said]) for said in (AHEAD, LEVEL, BEHIND, intervals.TOO_NOISY)},
                     "slowest": f"{worst.at}: {formats.told(worst.speed.inverse())} the time of {BEST} form",
                 }
