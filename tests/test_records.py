@@ -193,6 +193,7 @@ NAMES = st.text("abc/.~\\\0\n- ", max_size=12) | st.text(max_size=70) | st.sampl
 @example("h200", "method")
 @example("epyc_2c", "a-0")
 @example("0", "0")
+@example("a", "a.")
 def test_whatever_a_record_calls_itself_it_cannot_lead_out_of_its_folder(tmp_path, machine, experiment):
     root = Path(tempfile.mkdtemp(dir=tmp_path))
     before = {*tmp_path.rglob("*")}

@@ -44,7 +44,7 @@ _amount = {"type": "integer", "minimum": 0, "maximum": 10**24}
 # JSON has whole numbers without end, which no float holds.
 _any_number = {"type": "number", "minimum": -1e300, "maximum": 1e300}
 _number_or_null = {"anyOf": [_any_number | {"minimum": 0}, {"type": "null"}]}
-_name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_.-]{0,63}$"}
+_name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_-]{0,63}$"}
 _variant = {"type": "string", "pattern": r"^[a-z][a-z0-9_]{0,63}$"}
 _origin = {"enum": ["author", "rebuilt", "seed", "peer", "own"]}  # rebuilt was called seed
 
