@@ -89,5 +89,5 @@ def test_every_tile_rounds_to_the_nearest_tf32(shape: tuple[int, int, int]) -> N
     right = exact(x, weight, bias)
     for tiles in whole.candidates(shape, torch.float32, "tf32"):
         # Of operands cut off it would be 6e-4.
-        found = error(whole.linear_relu(x, weight, bias, precision="tf32", tiles=tiles), right)
+        found = error(whole.linear_activation(x, weight, bias, precision="tf32", tiles=tiles), right)
         assert found < 3.5e-4, tiles

@@ -117,9 +117,9 @@ def linear_activation_triton(
 ) -> torch.Tensor:
     """x·Wᵀ + b with a ReLU, a GELU, one after the other or neither behind it in one Triton kernel; not differentiable.
 
-    What it takes and raises: :func:`hypatia_lab.kernels.linear_relu.linear_activation.linear_activation`.
+    What it takes and raises: :func:`hypatia_lab.kernels.linear_relu.linear_relu_triton.linear_activation`.
     """
-    from hypatia_lab.kernels.linear_relu.linear_activation import linear_activation
+    from hypatia_lab.kernels.linear_relu.linear_relu_triton import linear_activation
 
     return linear_activation(x, weight, bias, relu=relu, approximate=approximate, precision=precision)
 

@@ -7,7 +7,6 @@ import torch
 from target import made, multiply_by_matrix_instructions
 
 from hypatia_lab.kernels.linear_relu import linear_relu_triton as whole
-from hypatia_lab.kernels.linear_relu.linear_activation import linear_activation
 
 whole.processors = lambda tensor: 132
 
@@ -19,7 +18,7 @@ for relu, approximate in ((False, "none"), (False, "tanh"), (True, "none")):
     ):
         batch, inner, outer = shape
         given = (torch.empty(size, dtype=dtype) for size in ((batch, inner), (outer, inner), (outer,)))
-        linear_activation(*given, relu=relu, approximate=approximate, precision=precision)
+        whole.linear_activation(*given, relu=relu, approximate=approximate, precision=precision)
 assert len(made) == 9
 multiply_by_matrix_instructions(made)
 # max.f32 without NaN would give the other operand, 0.

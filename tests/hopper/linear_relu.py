@@ -19,10 +19,10 @@ def drawn(batch, inner, outer, dtype):
 
 
 for shape in ((1024, 784, 2048), (8192, 4096, 4096)):
-    whole.linear_relu(*drawn(*shape, torch.bfloat16))
+    whole.linear_activation(*drawn(*shape, torch.bfloat16))
     split.linear_relu_split(*drawn(*shape, torch.float32))
 for shape in ((256, 256, 512), (1024, 784, 2048)):
-    whole.linear_relu(*drawn(*shape, torch.float32), precision="tf32")
+    whole.linear_activation(*drawn(*shape, torch.float32), precision="tf32")
 x, weight, _ = drawn(1024, 784, 2048, torch.bfloat16)
 shares = torch.empty(16, 2048)
 for plan in both.candidates((1024, 784, 2048), torch.bfloat16)[:3]:

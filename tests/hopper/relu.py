@@ -7,9 +7,13 @@ import torch
 from target import made
 
 from hypatia_lab.kernels.linear_relu.linear_relu_split import linear_relu_split
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import linear_relu
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import linear_activation
 
-for dtype, product in ((torch.bfloat16, linear_relu), (torch.float32, linear_relu), (torch.float32, linear_relu_split)):
+for dtype, product in (
+    (torch.bfloat16, linear_activation),
+    (torch.float32, linear_activation),
+    (torch.float32, linear_relu_split),
+):
     product(torch.empty(64, 64, dtype=dtype), torch.empty(64, 64, dtype=dtype))
     text = made[-1].asm["ptx"]
     # max.f32 without NaN would give the other operand, 0.

@@ -14,8 +14,7 @@ import torch.nn.functional as functional
 from refusals import refused
 
 from hypatia_lab.check import Problem, check
-from hypatia_lab.kernels.linear_relu.linear_activation import linear_activation
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import Config, linear_relu
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import Config, linear_activation
 from hypatia_lab.operations.linear_gelu import OPERATIONS, linear_activation_triton
 from hypatia_lab.variants import find
 from hypatia_lab.workloads import Workload
@@ -64,14 +63,6 @@ def check_the_variants_write_all_of_fresh_memory() -> None:
             problem = Problem(Workload(operation, shape, dtype), "cpu")
             found = check(find(operation, "triton").factory(problem.workload, problem.inputs), problem)
             assert found.ok, (operation, dtype, shape, found.reason)
-
-
-def check_a_relu_alone_is_bit_for_bit_that_of_the_kernel_that_has_no_other() -> None:
-    for dtype, precision in ((torch.float32, "ieee"), (torch.float32, "tf32"), (torch.float16, "ieee")):
-        given = drawn(34, 40, 20, dtype)
-        for tiles in (Config(16, 16, 32), Config(16, 16, 32, load=False), Config(16, 32, 32, halves=True)):
-            how = {"precision": precision, "tiles": tiles}
-            assert torch.equal(linear_activation(*given, relu=True, **how), linear_relu(*given, **how))
 
 
 def check_nan_and_infinities_go_through_as_in_torch() -> None:

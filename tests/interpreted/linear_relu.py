@@ -11,7 +11,7 @@ from refusals import refused
 from hypatia_lab.kernels.linear_relu import linear_relu_split as split
 from hypatia_lab.kernels.linear_relu import linear_relu_triton as module
 from hypatia_lab.kernels.linear_relu.linear_relu_split import SPLITS, linear_relu_split, split_once
-from hypatia_lab.kernels.linear_relu.linear_relu_triton import Config, linear_relu
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import Config, linear_activation
 from hypatia_lab.kernels.linear_relu.split_products import Plan
 
 
@@ -28,7 +28,7 @@ def agrees(out, x, weight, bias, tolerance):
 
 
 def ways(x, weight, bias, **how):
-    yield linear_relu(x, weight, bias, **how)
+    yield linear_activation(x, weight, bias, **how)
     for terms in SPLITS:
         out = linear_relu_split(x, weight, bias, terms=terms, **how)
         # Split before or with x, the weights' terms are the same.
@@ -44,13 +44,13 @@ def check_float64_at_odd_shapes_and_any_cut():
         for out in ways(x, weight, bias, tiles=tiles):
             agrees(out, x, weight, bias, 4e-7)
         x, weight, bias = drawn(*shape, torch.float16)
-        agrees(linear_relu(x, weight, bias, tiles=tiles), x, weight, bias, 1e-3)
+        agrees(linear_activation(x, weight, bias, tiles=tiles), x, weight, bias, 1e-3)
     x, weight, bias = drawn(7, 129, 127)
-    agrees(linear_relu(x, weight, bias), x, weight, bias, 4e-7)
+    agrees(linear_activation(x, weight, bias), x, weight, bias, 4e-7)
     # Several tiles a program, halves of tiles, plain pointers, a ragged group of tiles.
     x, weight, bias = drawn(34, 40, 20)
     for how in ({"resident": 1}, {"halves": True}, {"load": False, "store": False}, {"group": 2}):
-        agrees(linear_relu(x, weight, bias, tiles=Config(16, 16, 32, **how)), x, weight, bias, 4e-7)
+        agrees(linear_activation(x, weight, bias, tiles=Config(16, 16, 32, **how)), x, weight, bias, 4e-7)
     x = x[:17]
     agrees(linear_relu_split(x, weight, bias, tiles=Config(16, 16, 32, apart=True)), x, weight, bias, 4e-7)
 
@@ -63,12 +63,14 @@ def check_rounding_to_the_nearest_tf32():
     x, weight, bias = drawn(17, 70, 20)
     x[3, 5], x[4, 6], weight[2, 1] = float("inf"), float("nan"), 1 + 2.0**-11  # a tie
     pointers = Config(16, 16, 32, load=False)
-    found = linear_relu(x, weight, bias, precision="tf32", tiles=pointers)
+    found = linear_activation(x, weight, bias, precision="tf32", tiles=pointers)
     expected = torch.relu(nearest(x) @ nearest(weight).T + bias.double()).float()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
-    assert not torch.equal(found, linear_relu(x, weight, bias, tiles=pointers))
+    assert not torch.equal(found, linear_activation(x, weight, bias, tiles=pointers))
     halves = x[:3].half(), weight.half(), bias.half()
-    assert torch.equal(linear_relu(*halves, precision="tf32", tiles=pointers), linear_relu(*halves, tiles=pointers))
+    assert torch.equal(
+        linear_activation(*halves, precision="tf32", tiles=pointers), linear_activation(*halves, tiles=pointers)
+    )
 
     # Descriptors round where they are asked to.
     for rounded in (False, True):
@@ -157,11 +159,11 @@ def check_refusals():
         ((x, weight.to("meta"), bias), "weight is on meta"),
         ((x, weight.clone().requires_grad_(), bias), "weight requires a gradient"),
     ]
-    for (given, message), function in itertools.product(misfits, (linear_relu, linear_relu_split)):
+    for (given, message), function in itertools.product(misfits, (linear_activation, linear_relu_split)):
         refused(lambda given=given, function=function: function(*given), message)
     with torch.no_grad():
         linear_relu_split(x, weight.clone().requires_grad_(), bias)
-    refused(lambda: linear_relu(x, weight, precision="int8"), "int8")
+    refused(lambda: linear_activation(x, weight, precision="int8"), "int8")
     refused(lambda: linear_relu_split(x, weight, terms="int8"), "int8")
     # What was split before is refused once its numbers are others.
     once = split_once(weight)

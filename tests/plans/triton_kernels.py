@@ -84,7 +84,7 @@ def check_linear_relu() -> None:
     held = [tensor_cores.linear_relu_triton(*fixed) for _ in range(20)]
     assert driver.watch(0) - before <= len(held)
     assert set(checked) == {
-        "_linear_relu",
+        "_linear_activation",
         "_masked_gradient",
         "_gradient_products",
         "_split_rows",

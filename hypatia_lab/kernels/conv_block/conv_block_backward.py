@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hypatia_lab.kernels.conv_block.conv_block_triton import Saved, normal_integral, operands, tanh_sigmoid
+from hypatia_lab.kernels.conv_block.conv_block_triton import Saved, operands
 from hypatia_lab.kernels.conv_block.convolution import (
     Patch,
     convolve,
@@ -30,6 +30,7 @@ from hypatia_lab.kernels.conv_block.convolution import (
 )
 from hypatia_lab.kernels.conv_block.scaled_terms import Terms, scaled_terms
 from hypatia_lab.kernels.conv_block.weight_gradient_split import row_terms, row_tile, shares_of
+from hypatia_lab.kernels.gelu_triton import normal_integral, tanh_sigmoid
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, tiles_of, wait_turn
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ import triton.language as tl
 
 from hypatia_lab.kernels.conv_block import conv_block_direct as direct
 from hypatia_lab.kernels.conv_block.convolution import LARGE, PRECISIONS, Patch, convolve, pixels_first
+from hypatia_lab.kernels.gelu_triton import gelu
 from hypatia_lab.kernels.linear_relu.linear_relu_triton import early, wait_turn
 from hypatia_lab.kernels.operands import ensure_alike, ensure_no_gradient
 
@@ -99,33 +100,6 @@ def _plane_statistics(
     # [/statistics]
 
 
-@triton.jit
-def normal_integral(u, SHORT: tl.constexpr):
-    """Φ(u), the normal distribution function; ``SHORT``: off by at most 1e-7, in half as many instructions."""
-    if SHORT:
-        # Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 7.1.26.
-        z = tl.abs(u) * 0.7071067811865476
-        t = 1.0 / (1.0 + 0.3275911 * z)
-        series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
-        half = 0.5 * series * tl.exp(-z * z)
-        integral = tl.where(u < 0, half, 1.0 - half)
-    else:
-        integral = 0.5 + 0.5 * tl.erf(u * 0.7071067811865476)
-    return integral
-
-
-@triton.jit
-def tanh_sigmoid(u):
-    """Φ(u) as GELU's tanh form has it: (1 + tanh(√(2/π)·(u + 0.044715·u³)))/2."""
-    return 1.0 / (1.0 + tl.exp(-1.5957691216057308 * u * (1.0 + 0.044715 * u * u)))
-
-
-@triton.jit
-def gelu(u, TANH: tl.constexpr, SHORT: tl.constexpr):
-    """u·Φ(u) in float32."""
-    return u * (tanh_sigmoid(u) if TANH else normal_integral(u, SHORT))
-
-
 # [normalise]
 @triton.jit
 def _normalise(
@@ -153,7 +127,7 @@ def _normalise(
     """``times`` runs of ``PIXELS`` pixels of one image: y = GELU(γ·(z − mean)/√(var + eps) + β).
 
     ``statistics`` (N, 2, C) gets the plane's mean and 1/√(var + eps), from its first program. ``SHORT``: see
-    :func:`normal_integral`.
+    :func:`~hypatia_lab.kernels.gelu_triton.normal_integral`.
     """
     wait_turn(DEPENDENT)
     image, channel = tl.program_id(2), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

@@ -245,7 +245,7 @@ def _linear_relu_split(
         x_large, x_small, weight_large, weight_small, x_exponents, weight_exponents,
         row, column, batch, inner, outer, False, False, ROWS, COLUMNS, INNER, APART,
     )  # fmt: skip
-    put(total, bias, out, row, column, batch, outer, out_stride, STORE)
+    put(total, bias, out, row, column, batch, outer, out_stride, True, None, False, STORE)
     # [/linear_relu_split]
 
 

@@ -1,6 +1,7 @@
-"""Linear+ReLU in one Triton kernel: products of tiles on matrix units, bias and ReLU before anything is stored.
+"""A linear layer and what stands behind it in one Triton kernel: y = f(x·Wᵀ + b), f a ReLU, a GELU, one after the other
+or neither. Products of tiles are made on matrix units, and f of their sums before anything is stored.
 
-y = max(0, x·Wᵀ + b): x is (batch, in), W (out, in), b (out) or None, y (batch, out).
+x is (batch, in), W (out, in), b (out) or None, y (batch, out).
 """
 
 # Triton's language is not Python to a type checker, and triton need not be installed.
@@ -19,6 +20,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from hypatia_lab.kernels.gelu_triton import gelu
+from hypatia_lab.kernels.linear_relu.epilogue import GELUS
 from hypatia_lab.kernels.loader import TENSOR_MAP_TYPES
 from hypatia_lab.kernels.operands import ensure_layer, ensure_no_gradient
 
@@ -83,15 +86,42 @@ def store_tile(values, out, row, column, height, width, stride, TMA: tl.constexp
         tl.store(out + r.to(tl.int64) * stride + c, values.to(out.dtype.element_ty), mask=inside)
 
 
+# [activated]
+@triton.jit
+def activated(values, RELU: tl.constexpr, GELU: tl.constexpr, SHORT: tl.constexpr):
+    """The ReLU of ``values`` (NaN stays NaN, as in torch), then the GELU by ``GELU``, of both what is asked for.
+
+    ``SHORT``: see :func:`~hypatia_lab.kernels.gelu_triton.normal_integral`.
+    """
+    if RELU:
+        values = tl.maximum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    if GELU is not None:
+        values = gelu(values, GELU == "tanh", SHORT)  # (1)
+    return values
+    # [/activated]
+
+
 # [linear_relu]
 @triton.jit
-def put(values, bias, out, row, column, batch, outer, stride, TMA: tl.constexpr):
-    """Add the bias, apply the ReLU (NaN stays NaN, as in torch) and store a tile of any width."""
+def put(
+    values,
+    bias,
+    out,
+    row,
+    column,
+    batch,
+    outer,
+    stride,
+    RELU: tl.constexpr,
+    GELU: tl.constexpr,
+    SHORT: tl.constexpr,
+    TMA: tl.constexpr,
+):
+    """Add the bias, apply what stands behind it and store a tile of any width."""
     if bias is not None:
         columns = column + tl.arange(0, values.shape[1])
         values += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
-    values = tl.maximum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)  # (1)
-    store_tile(values, out, row, column, batch, outer, stride, TMA)
+    store_tile(activated(values, RELU, GELU, SHORT), out, row, column, batch, outer, stride, TMA)  # (1)
     # [/linear_relu]
 
 
@@ -109,6 +139,9 @@ def _tile(
     x_stride,
     weight_stride,
     out_stride,
+    RELU: tl.constexpr,
+    GELU: tl.constexpr,
+    SHORT: tl.constexpr,
     PRECISION: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -133,16 +166,16 @@ def _tile(
     if HALVES:
         # Half a tile at a time needs half the shared memory on its way out.
         left, right = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
-        put(left, bias, out, row, column, batch, outer, out_stride, STORE)
-        put(right, bias, out, row, column + COLUMNS // 2, batch, outer, out_stride, STORE)
+        put(left, bias, out, row, column, batch, outer, out_stride, RELU, GELU, SHORT, STORE)
+        put(right, bias, out, row, column + COLUMNS // 2, batch, outer, out_stride, RELU, GELU, SHORT, STORE)
     else:
-        put(total, bias, out, row, column, batch, outer, out_stride, STORE)  # (4)
+        put(total, bias, out, row, column, batch, outer, out_stride, RELU, GELU, SHORT, STORE)  # (4)
     # [/linear_relu]
 
 
 # [linear_relu]
 @triton.jit
-def _linear_relu(
+def _linear_activation(
     x,
     weight,
     bias,
@@ -153,6 +186,9 @@ def _linear_relu(
     x_stride,
     weight_stride,
     out_stride,
+    RELU: tl.constexpr,
+    GELU: tl.constexpr,
+    SHORT: tl.constexpr,
     PRECISION: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -173,12 +209,12 @@ def _linear_relu(
         for number in tl.range(first, tiles, tl.num_programs(0), flatten=True):  # (5)
             _tile(
                 number, x, weight, bias, out, batch, inner, outer, x_stride, weight_stride, out_stride,
-                PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE, ROUND,
+                RELU, GELU, SHORT, PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE, ROUND,
             )  # fmt: skip
     else:
         _tile(
             first, x, weight, bias, out, batch, inner, outer, x_stride, weight_stride, out_stride,
-            PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE, ROUND,
+            RELU, GELU, SHORT, PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE, ROUND,
         )  # fmt: skip
     # [/linear_relu]
 
@@ -217,7 +253,7 @@ class Config:
 
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3")
-"""How :func:`linear_relu` multiplies float32 operands: as they are, as TF32, or as three products of two terms."""
+"""How :func:`linear_activation` multiplies float32: as it is, as TF32, or as three products of two terms each."""
 
 
 def either(*configs: Config) -> list[Config]:
@@ -380,21 +416,33 @@ def tiles_of(matrix: Tensor, block: list[int], by_descriptor: bool = True) -> Te
     return TensorDescriptor.from_tensor(matrix, block) if by_descriptor else matrix
 
 
-def linear_relu(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, precision: str = "ieee", tiles: Config | None = None
+def linear_activation(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    relu: bool = True,
+    approximate: str | None = None,
+    precision: str = "ieee",
+    tiles: Config | None = None,
 ) -> Tensor:
-    """max(0, x·Wᵀ + b) in one kernel: x (..., in), W (out, in), b (out) or None → (..., out) of the same dtype.
+    """f(x·Wᵀ + b) in one kernel: x (..., in), W (out, in), b (out) or None → (..., out) of the same dtype.
 
-    bfloat16, float16, or float32 multiplied as ``precision`` says, on a CUDA device (in Triton's interpreter on any);
-    sums are float32, rounded once at the end. "tf32" rounds operands to the nearest number of 11 bits, by tensor
-    descriptors in the copy engine; "tf32x3" and "bf16x3" are Triton's own splits, whose large terms overflow near the
-    largest float32. ``tiles`` replaces :func:`config`.
+    f is a ReLU if ``relu``, then a GELU unless ``approximate``, one of
+    :data:`~hypatia_lab.kernels.linear_relu.epilogue.GELUS`, is None. bfloat16, float16, or float32 multiplied as
+    ``precision`` says, on a CUDA device (in Triton's interpreter on any); sums and f are float32, rounded once at the
+    end. Of 16 bits the error function is a short form, off by far less than they are rounded by. "tf32" rounds operands
+    to the nearest number of 11 bits, by tensor descriptors in the copy engine; "tf32x3" and "bf16x3" are Triton's own
+    splits, whose large terms overflow near the largest float32. ``tiles`` replaces :func:`config`. NaN and infinities
+    go through as in torch's float64.
 
     Raises ValueError naming the tensor for a wrong rank, mismatched sizes, mixed or other dtypes, mixed devices, or a
-    gradient asked for.
+    gradient asked for; and for an unknown ``approximate`` or ``precision``.
     """
     ensure_layer(x, weight, bias, (torch.bfloat16, torch.float16, torch.float32))
     ensure_no_gradient({"x": x, "weight": weight, "bias": bias})
+    if approximate not in (None, *GELUS):
+        raise ValueError(f"approximate {approximate!r} is none of {', '.join(GELUS)}")
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
     out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
@@ -409,13 +457,16 @@ def linear_relu(
     columns = chosen.columns // 2 if chosen.halves else chosen.columns
     rounded = precision == "tf32" and x.dtype == torch.float32
     with torch.cuda.device_of(x):
-        _linear_relu[(programs,)](
+        _linear_activation[(programs,)](
             operand_tiles(a, [chosen.rows, chosen.inner], rounded) if load else a,
             operand_tiles(b, [chosen.columns, chosen.inner], rounded) if load else b,
             None if bias is None else bias.contiguous(),
             tiles_of(y, [chosen.rows, columns], store),
             *sizes,
             *(one.stride(0) for one in (a, b, y)),
+            RELU=relu,
+            GELU=approximate,
+            SHORT=x.dtype.itemsize == 2,
             PRECISION=precision,
             **chosen.tile(),
             HALVES=chosen.halves,

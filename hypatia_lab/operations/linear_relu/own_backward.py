@@ -191,9 +191,9 @@ def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     if size in OWN_PRODUCTS and x.shape[-1] and not hopper.unfit(x):
         return linear_relu_cuda.forward(x, weight, bias)
     if size in OWN_FORWARD:
-        from hypatia_lab.kernels.linear_relu.linear_relu_triton import linear_relu
+        from hypatia_lab.kernels.linear_relu.linear_relu_triton import linear_activation
 
-        return linear_relu(x, weight, bias)
+        return linear_activation(x, weight, bias)
     return fused_epilogue(x, weight, bias)
 
 

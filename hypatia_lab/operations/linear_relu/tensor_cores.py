@@ -26,11 +26,11 @@ def linear_relu_triton(
 ) -> torch.Tensor:
     """max(0, x·Wᵀ + b) in one Triton kernel; once differentiable.
 
-    What it takes and raises: :func:`hypatia_lab.kernels.linear_relu.linear_relu_triton.linear_relu`.
+    What it takes and raises: :func:`hypatia_lab.kernels.linear_relu.linear_relu_triton.linear_activation`.
     """
-    from hypatia_lab.kernels.linear_relu.linear_relu_triton import linear_relu
+    from hypatia_lab.kernels.linear_relu.linear_relu_triton import linear_activation
 
-    return linear_relu(x, weight, bias, precision=precision)
+    return linear_activation(x, weight, bias, precision=precision)
 
 
 @operator("linear_relu_cuda", planned=True, autocast=True)
