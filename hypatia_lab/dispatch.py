@@ -20,8 +20,8 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   own form, as do torch.compile (which traces it without a graph break), torch.jit.trace, FX's proxies, transforms of
   torch.func and subclasses of tensors.
 
-Looking up takes the host one to two microseconds. Of a call that is mostly launching this is a share; replayed from a
-graph it is nothing.
+Looking up takes the host one to two microseconds in a loop, and several times as long in a call by itself, whose code
+the caches no longer hold. Of a call that is mostly launching this is a share; replayed from a graph it is nothing.
 """
 
 from __future__ import annotations
@@ -67,14 +67,36 @@ MOST_KINDS = 32
 LESSONS = {"ladder_vector", "document"}
 """Tags of forms that are there to be looked at: steps on the way to a kernel, each of which a GPU's compiler would have
 to build first, and what a document describes."""
-HOLDING = ("_graph", "_once", "_channels_last")
-"""Ends of names of forms that are no function of their tensors: they keep something, or ask for another layout."""
+HOLDING = "_once"
+"""End of the name of a form that is no function of its tensors: it keeps something from call to call."""
 LIBRARY = ("eager", "epilogue", "group_norm")
 """Forms of PyTorch's that stand for the library."""
+
+_autocast = torch._C._is_any_autocast_enabled
+"""This and others of ``torch._C`` are what PyTorch's own functions call: those are Python and more, in every call."""
 
 _CHOOSING = threading.RLock()
 """Held while something is chosen: two measurements at a time would disturb each other."""
 told: set[tuple[str, str]] = set()
+
+
+def _unbound(one: Variant, work: Workload, names: tuple[str, ...]) -> Form:
+    """A variant as a function of the tensors of its operation, by ``names``; y lies as the library's.
+
+    Its factory binds something to tensors. Where that is a function of them and of nothing else, the first call finds
+    it, and later ones do without the factory, which takes the host as long as a launch.
+    """
+    found: list[Form] = []
+
+    def form(*tensors: torch.Tensor) -> torch.Tensor:
+        if found:
+            return training.lying_as(tensors[0], found[0](*tensors))
+        run = one.factory(work, dict(zip(names, tensors, strict=True)))
+        if isinstance(run, partial) and not run.keywords and [*map(id, run.args)] == [*map(id, tensors)]:
+            found.append(run.func)
+        return training.lying_as(tensors[0], run())
+
+    return form
 
 
 @dataclass
@@ -103,7 +125,7 @@ class Dispatcher:
     def __call__(self, clock: str, compilers: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
         """The operation of ``tensors`` by the form that is chosen for the like of them."""
         eager, x, weight = self.direct["eager"], tensors[0], tensors[1]
-        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        if torch.compiler.is_dynamo_compiling():
             return eager(*tensors)
         if not (isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor)):
             return eager(*tensors)
@@ -123,13 +145,13 @@ class Dispatcher:
             x.dtype,
             x.stride(),
             weight.stride(),
-            x.device,
+            x.get_device(),
             weight.dtype,
-            x.__class__,
-            weight.__class__,
+            type(x),
+            type(weight),
             len(tensors) > 2 and tensors[2] is None,
             self._math() if x.is_cuda and x.dtype is torch.float32 else "ieee",
-            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
+            torch.get_autocast_dtype(kind) if _autocast() and torch.is_autocast_enabled(kind) else None,
         )
         form = self.forms.get(key)
         if form is None:
@@ -144,6 +166,9 @@ class Dispatcher:
 
     def choose(self, key: tuple[Any, ...], tensors: Tensors) -> Form:
         clock, _, needs, *_ = key
+        # Of torch.export's tensors and of a tracer's sizes, which are tensors, no key is ever known.
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return self.direct["eager"]
         if clock not in CLOCKS:
             raise ValueError(unknown("clock", clock, CLOCKS))
         return training.apart(partial(self._choose, key, tensors)) if needs else self._choose(key, tensors)
@@ -226,18 +251,13 @@ class Dispatcher:
             found |= {name: self.direct[name] for name in LIBRARY if name in self.direct and name != "epilogue"}
             found |= self.both(clock, work, device, asked.needs)
         else:
-            able = {name: one for name, one in known.items() if contends(one) and not one.needs(work, device)}
-            library = {name: able.pop(name) for name in LIBRARY if name in able}
-            for name, one in (library | able).items():
-                found[name] = self.direct.get(name) or partial(self._by_factory, one, work)
+            for name, one in sorted(known.items(), key=lambda pair: pair[0] not in LIBRARY):
+                if contends(one) and not one.needs(work, device):
+                    found[name] = self.direct.get(name) or _unbound(one, work, self.names)
         for name in ("compile", "compile_max_autotune") if compilers else ():
             if name in known and not known[name].needs(work, device):
                 found[name] = compiled(self.direct["eager"], mode=MODES[name])
         return {"eager": self.direct["eager"]} | (asked.cast(found) if asked else found)
-
-    def _by_factory(self, one: Variant, work: Workload, *tensors: torch.Tensor) -> torch.Tensor:
-        y = one.factory(work, dict(zip(self.names, tensors, strict=True)))()
-        return training.lying_as(tensors[0], y)
 
     def measured(
         self,
@@ -342,7 +362,7 @@ def timed(runs: Mapping[str, Callable[[], Any]], clock: str, device: str, budget
 
 
 def is_capturing(x: torch.Tensor) -> bool:
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+    return x.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
 
 
 def _requires_grad(tensors: Tensors) -> bool:
@@ -353,7 +373,7 @@ def _requires_grad(tensors: Tensors) -> bool:
 
 
 def _products_tf32() -> bool:
-    return torch.get_float32_matmul_precision() != "highest"
+    return torch._C._get_float32_matmul_precision() != "highest"
 
 
 @cache
@@ -454,7 +474,7 @@ CONV_BLOCKS = {
             "eager": partial(block.conv_block, approximate=approximate),
             "group_norm": block.torch_form(Workload(operation, (1, 1, 1, 1)), grouped=True),
         },
-        lambda: torch.backends.cudnn.allow_tf32,
+        torch._C._get_cudnn_allow_tf32,
         lambda clock, *given: training.conv_block(*given),
     )
     for operation, approximate in block.OPERATIONS.items()

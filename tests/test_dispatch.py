@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,23 @@ def test_candidates_are_the_library_and_what_is_a_function_of_its_tensors() -> N
     own = variants.find("linear_relu", "triton")
     assert dispatch.contends(own)
     assert not dispatch.contends(replace(own, host=True)), "a form that runs on the host"
+
+
+def test_a_form_is_found_once_unless_its_run_keeps_something() -> None:
+    built: list[Any] = []
+
+    def made(name: str, **kept: float) -> Any:
+        def factory(workload: Workload, inputs: Any) -> Any:
+            built.append(name)
+            return partial(lambda *tensors, more=0.0: PLAIN(*tensors) + more, *inputs.values(), **kept)
+
+        return replace(variants.find("linear_relu", "eager"), factory=factory)
+
+    for name, kept in (("plain", {}), ("keeps", {"more": 1.0})):
+        form = dispatch._unbound(made(name, **kept), Workload("linear_relu", (3, 24, 40)), LINEAR_RELU.names)
+        for tensors in map(operands, (3, 4, 5)):
+            assert torch.equal(form(*tensors), PLAIN(*tensors) + kept.get("more", 0.0))
+    assert built == ["plain", *["keeps"] * 3]
 
 
 def test_a_captured_call_takes_what_was_chosen_before(planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:

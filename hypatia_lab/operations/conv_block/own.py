@@ -245,12 +245,11 @@ def _factory(form: str, precision: str) -> Factory:
             "approximate": OPERATIONS[workload.operation],
             "precision": precision or workload.math,
         }
-        # Left zeros by every launch; a call need not clear new ones.
-        size, device = (workload.shape[0], 2), inputs["x"].device
-        counters = torch.zeros(size, dtype=torch.int32, device=device) if form == "whole" else None
-        return bind(
-            lambda *tensors: fused_conv_block(*tensors, form=form, counters=counters, **how), inputs, PARAMETERS, LAST
-        )
+        if form != "whole":
+            return bind(lambda *tensors: fused_conv_block(*tensors, form=form, **how), inputs, PARAMETERS, LAST)
+        # Left zeros by every launch; a call need not clear new ones. A keyword says that the run keeps them.
+        counters = torch.zeros(workload.shape[0], 2, dtype=torch.int32, device=inputs["x"].device)
+        return bind(partial(fused_conv_block, form=form, counters=counters, **how), inputs, PARAMETERS, LAST)
 
     return factory
 
