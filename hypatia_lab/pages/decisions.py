@@ -48,7 +48,7 @@ def is_kernel(row: Row) -> bool:
 def splits(row: Row) -> bool:
     """Whether it multiplies in split numbers on tensor cores, which is another arithmetic than its baseline's."""
     known = variants.variants(row.operation).get(row.variant)
-    return known is not None and known.splits is not None
+    return row.math.endswith("x3") or (known is not None and known.splits is not None)
 
 
 def _fuses(row: Row) -> bool:
@@ -202,7 +202,7 @@ def busy(data: Evidence, machine: str) -> list[dict[str, str]]:
         {
             "work": formats.workload(work),
             "kernel": re.split(r"[<(]", kernel.removeprefix("void "))[0].rpartition("::")[2],
-            "takes": formats.duration(own["us"]),
+            "takes under the profiler": formats.duration(own["us"]),
         }
         | {unit: f"{own[unit]:.0%}" for unit in units.TOPICS}
         for (work, _, kernel), own in found.items()

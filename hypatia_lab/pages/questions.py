@@ -103,7 +103,7 @@ QUESTIONS = (
     Question(
         "Does fusing pay?",
         "#where-does-fusing-pay",
-        "Yes where memory binds, and mostly up to ten times above the border. Farther above it, hardly ever.",
+        "Yes where memory binds, and mostly up to ten times above the border. Farther above it mostly a few per cent.",
         "median gain over eager",
         fusing,
     ),
