@@ -20,8 +20,9 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   own form, as do torch.compile (which traces it without a graph break), torch.jit.trace, FX's proxies, transforms of
   torch.func and subclasses of tensors.
 
-Looking up takes the host one to two microseconds in a loop, and several times as long in a call by itself, whose code
-the caches no longer hold. Of a call that is mostly launching this is a share; replayed from a graph it is nothing.
+Looking up takes the host some microseconds, and several times as long in a call by itself as in a loop, perhaps since
+the caches no longer hold its code. So it asks what is in ``torch._C``, below PyTorch's own functions. Of a call that is
+mostly launching this is a share; replayed from a graph it is nothing.
 """
 
 from __future__ import annotations
@@ -67,13 +68,8 @@ MOST_KINDS = 32
 LESSONS = {"ladder_vector", "document"}
 """Tags of forms that are there to be looked at: steps on the way to a kernel, each of which a GPU's compiler would have
 to build first, and what a document describes."""
-HOLDING = "_once"
-"""End of the name of a form that is no function of its tensors: it keeps something from call to call."""
 LIBRARY = ("eager", "epilogue", "group_norm")
 """Forms of PyTorch's that stand for the library."""
-
-_autocast = torch._C._is_any_autocast_enabled
-"""This and others of ``torch._C`` are what PyTorch's own functions call: those are Python and more, in every call."""
 
 _CHOOSING = threading.RLock()
 """Held while something is chosen: two measurements at a time would disturb each other."""
@@ -136,6 +132,7 @@ class Dispatcher:
         if torch.is_grad_enabled() and _requires_grad(tensors):
             needs = tuple(one is not None and one.requires_grad for one in tensors)
         capturing, kind = is_capturing(x), "cuda" if x.is_cuda else "cpu"
+        cast = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)
         key = (
             "graph" if capturing else clock,
             compilers,
@@ -145,13 +142,13 @@ class Dispatcher:
             x.dtype,
             x.stride(),
             weight.stride(),
-            x.get_device(),
+            x.device,
             weight.dtype,
             type(x),
             type(weight),
             len(tensors) > 2 and tensors[2] is None,
             self._math() if x.is_cuda and x.dtype is torch.float32 else "ieee",
-            torch.get_autocast_dtype(kind) if _autocast() and torch.is_autocast_enabled(kind) else None,
+            torch.get_autocast_dtype(kind) if cast else None,
         )
         form = self.forms.get(key)
         if form is None:
@@ -346,7 +343,7 @@ def contends(one: Variant) -> bool:
         return True
     if one.origin != "own" or one.measures or one.compiles or one.host or LESSONS & set(one.tags):
         return False
-    return "forward" in one.directions and not one.name.endswith(HOLDING)
+    return "forward" in one.directions and not one.name.endswith("_once")
 
 
 def _gain(library: Sequence[float], own: Sequence[float]) -> float:

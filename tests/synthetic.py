@@ -66,34 +66,35 @@ def run_line(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+EAGER: dict[str, Any] = {"operation": "linear_relu", "shape": [2, 3, 4], "dtype": "float32", "math": "ieee"}
+EAGER |= {"variant": "eager", "status": "ok", "reason": ""}
+
+
 def cell_line(**changes: Any) -> dict[str, Any]:
     """A valid cell line of ``eager`` with a median for the first of two processes."""
-    return {
-        "kind": "cell",
-        "operation": "linear_relu",
-        "shape": [2, 3, 4],
-        "dtype": "float32",
-        "math": "ieee",
-        "direction": "forward",
-        "seed": 0,
-        "clock": "hot",
-        "variant": "eager",
-        "origin": "peer",
-        "baseline": "eager",
-        "status": "ok",
-        "reason": "",
-        "error": 1e-7,
-        "max_error": None,
-        "flops": 48,
-        "traffic": 112,
-        "medians_us": [1.5, None],
-        "samples_us": [1.25, 1.5],
-        "calls": 3,
-        "outliers": {"mild": 0, "severe": 0, "of": 2},
-        "sm_mhz": [],
-        "power_w": [],
-        "throttled": False,
-    } | changes
+    return (
+        EAGER
+        | {
+            "kind": "cell",
+            "direction": "forward",
+            "seed": 0,
+            "clock": "hot",
+            "origin": "peer",
+            "baseline": "eager",
+            "error": 1e-7,
+            "max_error": None,
+            "flops": 48,
+            "traffic": 112,
+            "medians_us": [1.5, None],
+            "samples_us": [1.25, 1.5],
+            "calls": 3,
+            "outliers": {"mild": 0, "severe": 0, "of": 2},
+            "sm_mhz": [],
+            "power_w": [],
+            "throttled": False,
+        }
+        | changes
+    )
 
 
 def cells(
@@ -150,22 +151,19 @@ def judgement(**changes: Any) -> Judgement:
 
 def detail_line(**changes: Any) -> dict[str, Any]:
     """A valid detail line: the second call of ``eager`` in each of two processes."""
-    return {
-        "kind": "detail",
-        "operation": "linear_relu",
-        "shape": [2, 3, 4],
-        "dtype": "float32",
-        "math": "ieee",
-        "variant": "eager",
-        "topic": "start",
-        "case": "",
-        "name": "call 2",
-        "unit": "ms",
-        "count": 1,
-        "values": [1.5, 1.25],
-        "status": "ok",
-        "reason": "",
-    } | changes
+    return (
+        EAGER
+        | {
+            "kind": "detail",
+            "topic": "start",
+            "case": "",
+            "name": "call 2",
+            "unit": "ms",
+            "count": 1,
+            "values": [1.5, 1.25],
+        }
+        | changes
+    )
 
 
 def ceilings(rates: Mapping[str, float], clock: str = "graph") -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from hypatia_lab import dispatch, variants
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS, Dispatcher
 from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations.linear_relu import reference
-from hypatia_lab.workloads import Workload
+from hypatia_lab.workloads import Workload, operations
 
 PLAIN = LINEAR_RELU.direct["eager"]
 EAGER_S = 2e-3
@@ -324,6 +324,27 @@ def test_a_form_is_found_once_unless_its_run_keeps_something() -> None:
         for tensors in map(operands, (3, 4, 5)):
             assert torch.equal(form(*tensors), PLAIN(*tensors) + kept.get("more", 0.0))
     assert built == ["plain", *["keeps"] * 3]
+
+
+@pytest.mark.parametrize("one", [LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()], ids=lambda one: one.operation)
+def test_what_is_found_once_holds_no_memory_that_two_calls_would_share(one: Dispatcher) -> None:
+    work = Workload(one.operation, (16,) * len(operations()[one.operation].dims))
+    for name, form in variants.variants(one.operation).items():
+        if dispatch.contends(form):
+            run = form.factory(work, work.inputs("cpu"))
+            if isinstance(run, partial) and not run.keywords:
+                held = [cell.cell_contents for cell in getattr(run.func, "__closure__", None) or ()]
+                assert not any(isinstance(value, torch.Tensor) for value in held), name
+
+
+def test_a_known_choice_is_not_for_tensors_without_memory_nor_for_a_tracer() -> None:
+    tensors = operands(3)
+    lab.linear_relu(*tensors)
+    for key in LINEAR_RELU.forms:
+        LINEAR_RELU.forms[key] = lambda *given: pytest.fail("a form of this device's")
+    assert lab.linear_relu(*(tensor.to("meta") for tensor in tensors)).is_meta
+    traced: Any = torch.jit.trace(lambda *given: lab.linear_relu(*given), tuple(tensors), check_trace=False)
+    assert torch.equal(traced(*tensors), PLAIN(*tensors))
 
 
 def test_a_captured_call_takes_what_was_chosen_before(planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:

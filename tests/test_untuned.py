@@ -52,5 +52,7 @@ def test_few_channels_are_neither_split_nor_copied() -> None:
 def test_the_headline_says_what_is_left_out_and_counts_no_shape_without_an_own_form() -> None:
     lines = [*cells({"eager": 9.0, "*triton": 4.0}, dtype="bfloat16"), *cells({"eager": 9.0}, shape=(7, 7, 7))]
     data = evidence({"unseen": lines})
-    assert "at 1 of 1 shapes" in untuned.figure(data, "box")[0].alt
+    drawn_figure = untuned.figure(data, "box")[0]
+    assert "at 1 of 1 shapes" in drawn_figure.title
+    assert "torch.compile left out" in drawn_figure.alt
     assert [line["shapes"] for line in untuned.by_rows(data, "box")] == ["1"]
