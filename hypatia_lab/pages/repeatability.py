@@ -12,9 +12,9 @@ from hypatia_lab.results import visits
 
 
 def others() -> list[Record]:
-    """The committed records that do not lead: other visits, by machine, experiment and day."""
-    leading = records.files(records.COMMITTED)
-    return [records.load_file(path) for path in records.visits(records.COMMITTED) if path not in leading]
+    """The committed records that do not lead: other visits, by machine, experiment and day, and a fleet's."""
+    found = {path for root in (records.COMMITTED, records.FLEET) for path in records.visits(root)}
+    return [records.load_file(path) for path in sorted(found.difference(records.files(records.COMMITTED)))]
 
 
 def digests() -> str:

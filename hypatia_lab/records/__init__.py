@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 COMMITTED = paths.HOME / "book" / "records"
 """The records that are part of the repository."""
+FLEET = COMMITTED.with_name("fleet")
+"""Those of single chips beside them, as a fleet brings them: visits to a model, by which no page tells."""
 
 
 class RecordError(ValueError):

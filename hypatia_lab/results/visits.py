@@ -222,7 +222,8 @@ def estimated(found: Visits, kinds: int = 3) -> Scatter:
     by clock.
 
     ``found`` are :func:`visits`. A class with fewer than :data:`LEAST` figures on a model has what all GPUs, or all
-    CPUs, have of it. Where those are fewer, too, tuned and other ratios that are not level count as one class.
+    CPUs, have of it. Where those are fewer, too, tuned and other ratios that are not level count as one class, and
+    level ones take what all ratios have.
     """
     out: Scatter = {}
     for model, device in dict.fromkeys((own[0].model, own[0].device) for own in found):
@@ -233,7 +234,7 @@ def estimated(found: Visits, kinds: int = 3) -> Scatter:
             for kind in range(kinds):
                 everywhere = [own for own in by_clock if own[0].kind == kind]
                 here = [own for own in everywhere if own[0].model == model]
-                wider = [own for own in by_clock if own[0].kind and kind] or everywhere or by_clock
+                wider = [own for own in by_clock if own[0].kind and kind] or by_clock
                 sigmas.append(deviation(next((few for few in (here, everywhere) if len(few) >= LEAST), wider)))
             out.setdefault(model, {})[clock] = tuple(float(f"{sigma:.2g}") for sigma in sigmas)
     return out
