@@ -216,16 +216,9 @@ def test_calls_name_what_reduce_overhead_does(rows: Rows) -> None:
     assert len({t["marker"]["color"] for t in compiled}) == 1
 
 
-def test_first_image_judges_goals_by_the_interval(rows: Rows) -> None:
-    figure, table = DRAW["first_image"](rows)
+def test_goals_of_a_first_image_are_lines(rows: Rows) -> None:
+    figure, _ = DRAW["first_image"](rows)
     assert [block.lines for block in figure.blocks] == [[(10e3, "dash"), (50e3, "dash")]]
-    judged = {(line["variant"], line["case"]): line["within 10 ms"] for line in table.to_dict("records")}
-    assert judged["cuda", "cubin"] == "yes"
-    assert judged["triton", "cubin"] == "no"
-    assert judged["compile", "mega"] == formats.MISSING
-    lines = [detail("cuda", "start", "first image", values, case=str(n)) for n, values in enumerate([[8, 13], [8]])]
-    _, table = probe_figures.first_image(lines, "Undecided", goals=[10])
-    assert list(table["within 10 ms"]) == ["undecided", "undecided"]
 
 
 def test_what_was_not_measured_is_said_and_not_drawn(rows: Rows) -> None:

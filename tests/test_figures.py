@@ -42,8 +42,9 @@ def cell(operation: str, shape: tuple[int, ...], variant: str, medians: Sequence
     """A cell of what the operation amounts to, by the lab's own variant."""
     load()
     work = Workload(operation, shape)
-    origin = variants(operation)[variant.removesuffix(language.AGAIN)].origin
-    own = {"operation": operation, "shape": list(shape), "variant": variant, "origin": origin}
+    known = variants(operation)[variant.removesuffix(language.AGAIN)]
+    own = {"operation": operation, "shape": list(shape), "variant": variant, "origin": known.origin}
+    own["operator"] = known.operator
     return cell_line(**own, flops=work.flops, traffic=work.traffic, medians_us=medians, **how)
 
 

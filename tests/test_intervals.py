@@ -395,14 +395,14 @@ MANY, BYTES = {"flops": 10**9, "traffic": 1000}, {"flops": 10**6, "traffic": 10*
         (GRAPH, MANY | {"clock": "hot"}, 500.0),
         (GRAPH, MANY | {"clock": "wall"}, 500.0),
         # Split operands are held to the arithmetic they use.
-        (SPLIT, MANY | {"variant": "tf32x3"}, 750.0),  # three products at four times float32's rate
-        (SPLIT, MANY | {"variant": "fp16x3@again"}, 375.0),
+        (SPLIT, MANY | {"splits": ["float32/tf32", 3]}, 750.0),  # three products at four times float32's rate
+        (SPLIT, MANY | {"splits": ["float16/ieee", 3]}, 375.0),
         (SPLIT, MANY | {"variant": "dispatched"}, 375.0),  # it may have chosen those
         (SPLIT, MANY | {"variant": "modules"}, 375.0),
         (SPLIT, MANY | {"variant": "egraph", "direction": "forward_backward"}, 375.0),  # made of modules
         (SPLIT, MANY | {"variant": "egraph"}, 1000.0),
         (SPLIT, MANY, 1000.0),
-        (SPLIT, MANY | {"variant": "fp16x3", "dtype": "bfloat16"}, math.nan),  # there is nothing to split
+        (SPLIT, MANY | {"splits": ["float16/ieee", 3], "dtype": "bfloat16"}, math.nan),  # there is nothing to split
         ({("matmul", "float16/ieee", "hot"): 1e10}, MANY | {"variant": "dispatched"}, 1000.0),  # slow in half precision
     ],
 )

@@ -9,10 +9,11 @@ import pytest
 import synthetic
 from synthetic import Lines, evidence, row
 
-from hypatia_lab import records, results, tables
+from hypatia_lab import results, tables
 from hypatia_lab.figures import comparisons
-from hypatia_lab.variants import AGAIN, load, variants
+from hypatia_lab.variants import load
 
+load()
 pytestmark = pytest.mark.usefixtures("two_processes")
 
 ORIGINS = {"eager": "peer", "epilogue": "peer", "cublas_relu": "seed", "aten": "seed"}
@@ -21,7 +22,8 @@ TIMES = {"eager": 100.0, "cublas_relu": 130.0, "aten": 101.0, "epilogue": 90.0}
 
 
 def cells(times: Mapping[str, float], clock: str) -> Lines:
-    return [line | {"origin": ORIGINS[line["variant"]]} for line in synthetic.cells(times, clock=clock)]
+    who = {name: {"origin": origin, "operator": origin == "seed"} for name, origin in ORIGINS.items()}
+    return [line | who[line["variant"]] for line in synthetic.cells(times, clock=clock)]
 
 
 @pytest.mark.parametrize(
@@ -41,21 +43,6 @@ def cells(times: Mapping[str, float], clock: str) -> Lines:
 )
 def test_whose_time_includes_the_labs_launch_path(changes: dict[str, Any], expected: bool) -> None:
     assert row(**LAUNCHED | changes).launch_path is expected
-
-
-def test_what_older_records_leave_unsaid_is_what_their_variants_say() -> None:
-    load()
-    unsaid = {
-        (cell["operation"], cell["variant"]): cell
-        for record in records.load()
-        for cell in record.cells
-        if "splits" not in cell and cell["origin"] != "author"
-        if cell["variant"].removesuffix(AGAIN) in variants(cell["operation"])  # and not gone since
-    }
-    assert unsaid  # until the last of them has been measured anew
-    for (operation, name), cell in unsaid.items():
-        one, said = variants(operation)[name.removesuffix(AGAIN)], results._said(cell)
-        assert (said["splits"], said["operator"]) == (one.splits, one.operator), (operation, name)
 
 
 def test_tables_and_figures_mark_the_launch_path() -> None:

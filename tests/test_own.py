@@ -80,7 +80,7 @@ def test_the_reference_is_computed_in_float64_and_integers_stay_integers(tmp_pat
 def test_bytes_and_tolerance_have_defaults_that_the_file_may_replace(tmp_path):
     left_out = write(
         tmp_path,
-        ("    depth=lambda shape: 1,  # terms summed up into one output; left out: the largest extent\n", ""),
+        ("    depth=1,  # terms summed up into one output; left out: the largest extent\n", ""),
         ("    flops=lambda shape: 5 * shape[0] * shape[1],", "    roundings=9,"),
     )
     reader_kernel.load(left_out)

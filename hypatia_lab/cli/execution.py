@@ -20,7 +20,7 @@ from hypatia_lab import paths
 from hypatia_lab.messages import unknown
 
 NOTEBOOKS = paths.HOME / "notebooks"
-RUN = ("papermill", "nbclient", "ipykernel", "plotly")
+RUN = ("papermill", "nbclient", "ipykernel", "plotly", "pandas", "scipy")
 """What executes a notebook: modules of the extra run."""
 
 

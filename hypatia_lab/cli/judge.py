@@ -73,7 +73,7 @@ def _share(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option(
     "--output",
     type=options.FOLDER,
-    help="Folder of your own book; nothing is written elsewhere.  [default: my_kernel_book for my_kernel.py]",
+    help="Folder of your own book; your cache folder keeps compiled code.  [default: my_kernel_book for my_kernel.py]",
 )
 @click.option("--overwrite", is_flag=True, help="Measure again what is recorded there already.")
 @click.option(

@@ -194,8 +194,7 @@ def possible(contributed: Sequence[Record], known: Iterable[Record]) -> tuple[Ra
     cells = [cell for record in contributed for cell in record.cells]
     kinds = {results.arithmetic(cell["dtype"], cell["math"], most) for cell in cells}
     kinds |= {f"{cell['dtype']}/{cell['math']}" for cell in cells}
-    kinds |= {cell["splits"][0] for cell in cells if cell.get("splits")}
-    kinds |= {precision for precision, _ in results.UNSAID.values()}
+    kinds |= {cell["splits"][0] for cell in cells if cell.get("splits")} | {results.INTO[0]}
     clocks = {clock for quantity, _, clock in most if quantity == "copy"}
     return {("matmul", kind, clock): fastest for kind in kinds for clock in clocks} | most, source
 

@@ -362,10 +362,7 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
     texts = [duration(1e3 * goal) for goal in goals]
     table = tables.frame(
         [
-            identity(config)
-            | {"first image": timed(t)}
-            | {f"within {text}": _within(t, 1e3 * goal) for goal, text in zip(goals, texts, strict=True)}
-            | {"status": config.fault or "ok"}
+            identity(config) | {"first image": timed(t), "status": config.fault or "ok"}
             for config, t in zip(configs, triples, strict=True)
         ]
     )
@@ -374,14 +371,6 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
     blocks = [Block("", cells, axis, [(1e3 * goal, "dash") for goal in goals])]
     under = [*common, process_count(configs), f"dashed: goal of {listing(texts)}" if goals else ""]
     return draw(blocks, title, under, table, [*WHO, "first image"]), table
-
-
-def _within(triple: Triple, goal: float) -> str:
-    """Whether a time keeps to ``goal``: ``undecided`` where its interval holds the goal, or there is none."""
-    value, low, high = triple
-    if absent(value):
-        return formats.MISSING
-    return "yes" if high <= goal else "no" if low > goal else "undecided"
 
 
 _FUNCTOR = re.compile(r"CUDAFunctor_(\w+)|(\w+?)(?:_kernel_cuda|_kernel_impl|Functor|Op)\b")

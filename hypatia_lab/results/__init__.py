@@ -27,21 +27,14 @@ APART = 0.05
 TOLERANCE = 1.10
 """A result may beat the best measured ceiling by a tenth before it is too fast to be true."""
 
-UNSAID: dict[str, tuple[str, int]] = {
-    "tf32x3": ("float32/tf32", 3),
-    "fp16x3": ("float16/ieee", 3),
-    "egraph_split": ("float16/ieee", 3),
-}
-UNSAID_OPERATORS = ("linear_relu", "mlp")
-"""What cells of older records do not say of their variants, as their registration does since: ``splits`` by variant,
-and the operations whose seeds are called through an ``operator``. Nothing is added here."""
-
 CHOSEN = ("nvmath", "egraph")
 """Beside torch.compile, what chooses its kernels by trying them."""
 
 MAY_SPLIT = ("dispatched", "dispatched_wall", "modules", "modules_replayed", "egraph")
 """Who may turn out to be a form that splits float32's operands: a choice, of which its cell says no more. An e-graph's
 only where gradients are asked for: its training step is made of modules."""
+INTO = ("float16/ieee", 3)
+"""What they would split them into, and how many products that makes of one."""
 
 DROPPED = re.compile(r"(triton|whole)_bf16x3(_graph)?")
 """Variants of older records that passed for IEEE float32 with ten times its error. They are an arithmetic of their own
@@ -51,16 +44,8 @@ FLOAT32 = 4e-6
 
 
 def _said(cell: dict[str, Any]) -> dict[str, Any]:
-    """``cell`` with what an older record left unsaid of its variant, or said in another word."""
-    if cell.get("origin") == "seed":
-        cell = cell | {"origin": "rebuilt"}
-    if "splits" in cell:
-        return cell
-    splits = UNSAID.get(cell["variant"].partition("@")[0].removesuffix("_graph"))
-    return cell | {
-        "splits": splits,
-        "operator": cell.get("origin") == "rebuilt" and cell["operation"] in UNSAID_OPERATORS,
-    }
+    """``cell`` with what an older record left unsaid, or said in another word."""
+    return {"operator": False} | cell | ({"origin": "rebuilt"} if cell.get("origin") == "seed" else {})
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
@@ -315,7 +300,7 @@ def limit_us(
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
     ways = [(arithmetic(cell["dtype"], cell["math"], best), 1)]
-    if ways[0][0] == "float32/ieee" and (splits := _said(cell)["splits"] or _may_split(cell)):
+    if ways[0][0] == "float32/ieee" and (splits := cell.get("splits") or _may_split(cell)):
         ways.append(splits)
     rates = [best.get(("matmul", precision, clock), math.nan) / products for precision, products in ways]
     rate = None if any(map(math.isnan, rates)) else max(rates)
@@ -329,7 +314,7 @@ def limit_us(
 def _may_split(cell: dict[str, Any]) -> tuple[str, int] | None:
     chosen = cell.get("variant", "")
     may = chosen in MAY_SPLIT and (chosen != "egraph" or cell["direction"] == "forward_backward")
-    return ("float16/ieee", 3) if may else None
+    return INTO if may else None
 
 
 def _rate_at(moved: int, clock: str, swept: Mapping[tuple[str, int], float]) -> float | None:

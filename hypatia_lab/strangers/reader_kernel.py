@@ -88,9 +88,9 @@ def operation(
     inputs: Draw,
     shapes: Sequence[str],
     dtypes: Sequence[str] = ("float32",),
-    depth: Callable[[Shape], int] = max,
+    depth: Callable[[Shape], int] | int = max,
     roundings: int = ROUNDINGS,
-    flops: Callable[[Shape], int] = lambda shape: 0,
+    flops: Callable[[Shape], int] | int = 0,
     traffic: Callable[[Shape, int], int] | None = None,
     faults: Callable[[Inputs], dict[str, torch.Tensor]] = lambda inputs: {},
 ) -> Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]:
@@ -103,7 +103,8 @@ def operation(
     The tolerance on ‖out − ref‖/‖ref‖ is that of every operation (:meth:`Workload.tolerance`): ``depth(shape)`` terms
     are accumulated into one output (default: the largest extent), and numbers are rounded ``roundings`` times.
     ``flops(shape)`` counts floating-point operations: without it the limit is that of the bytes alone.
-    ``traffic(shape, itemsize)`` counts compulsory bytes; the default is the size of inputs and output.
+    Either may be a number, for every shape. ``traffic(shape, itemsize)`` counts compulsory bytes; the default is the
+    size of inputs and output.
     ``faults(inputs)`` gives float64 answers of well-known mistakes by name, so that a wrong output can be told which.
 
     Raises :class:`OwnError` for a name that is taken or is no name, an unknown dtype or a shape that does not fit, a
@@ -142,10 +143,10 @@ def operation(
                     work.shape, _torch_dtype(work.dtype), device, generator
                 ),
                 reference=in_float64,
-                flops=flops,
+                flops=_of_shape(flops),
                 traffic=traffic or moved,
                 faults=faults,
-                depth=depth,
+                depth=_of_shape(depth),
                 roundings=lambda shape: roundings,
                 operands=lambda shape: math.sqrt(2 * roundings),
             )
@@ -166,6 +167,10 @@ def operation(
         return reference
 
     return declare
+
+
+def _of_shape(count: Callable[[Shape], int] | int) -> Callable[[Shape], int]:
+    return count if callable(count) else lambda shape: count
 
 
 def ensure_fitting(name: str, dims: tuple[str, ...], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> None:
