@@ -141,6 +141,14 @@ def test_claims_are_counted_by_what_became_of_them_and_by_document() -> None:
         claim_tables.verdicts_by_seed(rows[:4], "gpu")
 
 
+def test_parts_are_counted_by_when_their_bands_were_set() -> None:
+    parts = [judgement(band_set=f"2026-11-21 {when}") for when in ("before", "after", "after")]
+    rows = [judgement(parts=(*parts, judgement(band_set=""))), judgement(machine="other", parts=(*parts,))]
+    found = claim_tables.band_counts(rows, "h200")
+    assert list(found["parts"]) == ["1", "2"]
+    assert (found.iloc[:, 2:].astype(int).sum(axis=1) == found["parts"].astype(int)).all()
+
+
 def test_a_claim_has_a_line_with_its_figures_folded_beneath_it(shown: list[dict[str, str]]) -> None:
     told = judgement(reason="Outside <b>.", details=("First detail.", "Second <i>."))
     unmeasured = enumerate(("not_testable", "adds_up", "inconsistent"), 5)

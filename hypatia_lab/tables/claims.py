@@ -229,6 +229,17 @@ def group_counts(claim_rows: Sequence[Judgement], machine: str) -> Any:
     return frame(lines)
 
 
+def band_counts(claim_rows: Sequence[Judgement], machine: str) -> Any:
+    """What became of parts on ``machine``, by when their bands were set: a line each, a column a group of verdicts."""
+    parts = [part for row in on(claim_rows, machine) for part in row.parts if part.band_set]
+    lines = []
+    for when in ("before", "after"):
+        found = Counter(part.verdict for part in parts if part.band_set.endswith(when))
+        counts = {group: str(sum(found[word] for word in words)) for group, words in GROUPS.items()}
+        lines.append({"band set": f"{when} the first record", "parts": str(found.total())} | counts)
+    return frame(lines).drop(columns="by its own arithmetic only")
+
+
 def _parts(row: Judgement) -> str:
     """The parts of one claim on one machine as HTML: its figures where there are several, and each one's reason.
 
