@@ -34,6 +34,6 @@ def cells(preset, device):
 def benchmark(shell):
     """Their benchmark: 20 calls to warm up, the mean of 100."""
     out = shell.run([sys.executable, upstream.root / "benchmark.py"])
-    yield shell.figure("eager", out.number(r"^Eager: +([\d.]+) ms/iter", "eager time"), unit="ms")
+    yield shell.figure("eager", out.number(r"^Eager: +([\d.]+) ms/iter", "eager time"), unit="ms", variant="eager")
     yield shell.figure("fused", out.number(r"^Fused: +([\d.]+) ms/iter", "fused time"), unit="ms")
     yield shell.figure("speedup", out.number(r"^Speedup: +([\d.]+)x", "speedup"))
