@@ -16,11 +16,9 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   captured takes what was chosen by ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
 - **Gradients**: where some are asked for, forms of both passes race in the same way, by which are asked for;
   :mod:`hypatia_lab.training` has them. Their race is in a thread of its own.
-- **torch.compile** asks as it traces, with the tensors that it traces for. Where one of the lab's is the choice and no
-  gradient is asked for, the graph gets an operator that looks the choice up when it runs; else PyTorch's own form,
-  which it then compiles. What it would make of that takes no part in the race. There is no graph break.
 - **Autocast** casts the layers' tensors as it casts linear's where gradients are asked for. Otherwise it gets PyTorch's
-  own form, as do torch.export, torch.jit.trace, FX's proxies, transforms of torch.func and subclasses of tensors.
+  own form, as do torch.compile (which traces it without a graph break), torch.jit.trace, FX's proxies, transforms of
+  torch.func and subclasses of tensors.
 
 Looking up takes the host some microseconds, and several times as long in a call by itself as in a loop, perhaps since
 the caches no longer hold its code. So it asks what is in ``torch._C``, below PyTorch's own functions. Of a call that is
@@ -50,11 +48,10 @@ from hypatia_lab.messages import unknown
 from hypatia_lab.operations import conv_block as block
 from hypatia_lab.operations import linear_relu as layer
 from hypatia_lab.operations import mlp as layers
-from hypatia_lab.operations.operators import Operator
 from hypatia_lab.operations.torch_forms import MODES, Form
 from hypatia_lab.training import Asked, Calls, Fault, Needs, Tensors
 from hypatia_lab.variants import Variant, variant
-from hypatia_lab.workloads import Workload, WorkloadError
+from hypatia_lab.workloads import UNIT, Workload, WorkloadError, tail
 
 MARGIN = intervals.EQUIVALENCE
 """Share by which a form of the lab's must be significantly faster than the library's to be chosen."""
@@ -123,44 +120,21 @@ class Dispatcher:
 
     def __call__(self, clock: str, compilers: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
         """The operation of ``tensors`` by the form that is chosen for the like of them."""
-        eager = self.direct["eager"]
+        eager, x, weight = self.direct["eager"], tensors[0], tensors[1]
         if torch.compiler.is_dynamo_compiling():
-            if torch.compiler.is_exporting() or not self.gains(clock, *tensors):
-                return eager(*tensors)
-            return torch.ops.hypatia.quickest(self.operation, clock, tensors)
-        key = self._key(clock, compilers, tensors)
-        if key is None:
             return eager(*tensors)
-        form = self.forms.get(key)
-        if form is None:
-            capturing = is_capturing(tensors[0])  # pyright: ignore[reportArgumentType]
-            form = self.forms.get((clock, *key[1:]), eager) if capturing else self.choose(key, tensors)
-        return form(*tensors)
-
-    @torch.compiler.assume_constant_result
-    def gains(self, clock: str, *tensors: torch.Tensor | None) -> bool:
-        """Whether a form of the lab's is the choice for the like of ``tensors``; torch.compile asks as it traces."""
-        key = self._key(clock, False, tensors)
-        if key is None or key[2] or is_capturing(tensors[0]):  # pyright: ignore[reportArgumentType]
-            return False
-        self._choose(key, tensors)
-        return self.chosen.get(key, "eager") not in LIBRARY
-
-    def _key(self, clock: str, compilers: bool, tensors: Tensors) -> tuple[Any, ...] | None:
-        """What a choice is for; None where there is nothing to choose."""
-        x, weight = tensors[0], tensors[1]
         if not (isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor)):
-            return None
+            return eager(*tensors)
         if training.transformed():
             training.tell_once()
-            return None
+            return eager(*tensors)
         needs: Needs = ()
         if torch.is_grad_enabled() and _requires_grad(tensors):
             needs = tuple(one is not None and one.requires_grad for one in tensors)
-        kind = "cuda" if x.is_cuda else "cpu"
+        capturing, kind = is_capturing(x), "cuda" if x.is_cuda else "cpu"
         cast = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)
-        return (
-            "graph" if is_capturing(x) else clock,
+        key = (
+            "graph" if capturing else clock,
             compilers,
             needs,
             x.shape,
@@ -176,6 +150,10 @@ class Dispatcher:
             self._math() if x.is_cuda and x.dtype is torch.float32 else "ieee",
             torch.get_autocast_dtype(kind) if cast else None,
         )
+        form = self.forms.get(key)
+        if form is None:
+            form = self.forms.get((clock, *key[1:]), eager) if capturing else self.choose(key, tensors)
+        return form(*tensors)
 
     def _math(self) -> str:
         try:
@@ -288,7 +266,7 @@ class Dispatcher:
         asked: Asked | None = None,
     ) -> str:
         """The name of the quickest of ``forms``, of those that are right on ``tensors``; see the module."""
-        both = training.race(asked, forms, self.names, tensors, work) if asked else None
+        both = training.race(asked, forms, self.names, tensors, work, _differs) if asked else None
         (runs, fault), least = both or self._one(forms, tensors, work), math.inf
         for name, run in [*runs.items()]:
             del runs[name]
@@ -320,8 +298,8 @@ class Dispatcher:
 
         def fault(answer: torch.Tensor) -> str:
             # Where eager's own 16-bit sums are the worse of the two, a form that is near float64's answer is right.
-            off = training.differs(answer, right, work)
-            return off if off and training.differs(answer, exact().to(right.dtype), work) else ""
+            off = _differs(answer, right, work)
+            return off if off and _differs(answer, exact().to(right.dtype), work) else ""
 
         return calls, fault
 
@@ -434,6 +412,33 @@ def _alike(work: Workload, device: str, names: Sequence[str], tensors: Tensors) 
     return found
 
 
+def _differs(
+    answer: torch.Tensor,
+    right: torch.Tensor,
+    work: Workload,
+    part: str = "y",
+    least: float = 0.0,
+    jump: torch.Tensor | None = None,
+) -> str:
+    """How ``answer`` is off from ``right``, eager's, by more than twice what one may be off; empty where it is not.
+
+    Both are that ``part`` of the answer; ``least`` is the size that errors are judged against where its own is smaller,
+    and ``jump`` by how much each element may be off beside.
+    """
+    if (answer.shape, answer.dtype, answer.device) != (right.shape, right.dtype, right.device):
+        return f"{answer.dtype} {list(answer.shape)} on {answer.device} for {right.dtype} {list(right.shape)}"
+    difference, sizes = (answer.double() - right.double()).abs(), right.double()
+    if jump is not None:
+        difference = (difference - 2 * tail(right.numel()) * jump).relu()
+    peak = max(float(sizes.abs().max()), least, UNIT[work.part_dtype(part)])
+    most = 2 * work.tolerance(part) * tail(right.numel()) * peak
+    if not bool((difference <= most).all()):  # NaN is no answer
+        return f"an element is off by {float(difference.max()):.1e}, {most:.1e} may be"
+    slack = 2 * work.tolerance(part) * (1 + tail(1) / math.sqrt(right.numel()))
+    error = float(difference.norm()) / (max(float(sizes.norm()), least * math.sqrt(right.numel())) or 1.0)
+    return f"off by {error:.1e}, {slack:.1e} may be" if error > slack else ""
+
+
 def _tell(operation: str, name: str, reason: str) -> None:
     if (operation, name) not in told:
         told.add((operation, name))
@@ -497,18 +502,6 @@ MLPS = {
     )
     for operation, count in layers.FUSED.items()
 }
-
-
-_ALL = {one.operation: one for one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values())}
-
-
-def _quickest(operation: str, clock: str, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    return _ALL[operation](clock, False, *tensors)
-
-
-Operator("quickest", _quickest).register_fake(
-    lambda operation, clock, tensors: _ALL[operation].direct["eager"](*tensors)
-)
 
 
 def linear_relu(
@@ -586,7 +579,7 @@ def _called(one: Dispatcher, clock: str, workload: Workload, inputs: Any) -> Cal
     return run
 
 
-for _one in _ALL.values():
+for _one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()):
     for _name, _clock, _by in (("dispatched", "graph", ""), ("dispatched_wall", "wall", " by wall time")):
         _label = f"the dispatcher's choice{_by}"
         variant(_one.operation, _name, origin="own", label=_label, tags=("dispatched",))(partial(_called, _one, _clock))

@@ -347,47 +347,6 @@ def test_a_known_choice_is_not_for_tensors_without_memory_nor_for_a_tracer() -> 
     assert torch.equal(traced(*tensors), PLAIN(*tensors))
 
 
-@pytest.mark.parametrize("gradients", [False, True])
-def test_torch_compile_gets_the_labs_form_where_that_is_the_choice(
-    monkeypatch: pytest.MonkeyPatch, gradients: bool
-) -> None:
-    ran: list[int] = []
-
-    def own(*tensors: torch.Tensor) -> torch.Tensor:
-        ran.append(len(tensors[0]))
-        return PLAIN(*tensors)
-
-    monkeypatch.setattr(LINEAR_RELU, "candidates", lambda *given: {"eager": PLAIN, "own": own}, raising=False)
-    many = 8
-    monkeypatch.setattr(
-        LINEAR_RELU,
-        "measured",
-        lambda forms, tensors, *given: "own" if len(tensors[0]) < many else "eager",
-        raising=False,
-    )
-    torch.compiler.reset()
-    form = torch.compile(lambda *tensors: lab.linear_relu(*tensors) * 2, fullgraph=True, backend="aot_eager")
-    with torch.set_grad_enabled(gradients):
-        for rows in (3, many, 4):  # from the second on one graph for any number of rows
-            x, weight, bias = operands(rows)
-            y = form(x, weight.requires_grad_(), bias)
-            assert torch.allclose(y, PLAIN(x, weight, bias) * 2)
-            assert y.requires_grad == gradients
-    assert ran == ([] if gradients else [3])
-    assert torch.equal(torch.ops.hypatia.quickest("linear_relu", "wall", operands(5)), PLAIN(*operands(5)))
-    assert ran[-1] == 5
-
-
-def test_an_exported_program_has_no_operator_of_the_labs() -> None:
-    x, weight, bias = operands(3)
-    LINEAR_RELU.gains = lambda *given: pytest.fail("asked")  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        program = torch.export.export(lab.nn.LinearReLU(24, 40).to(x.device), (x,))
-    finally:
-        del LINEAR_RELU.gains
-    assert not any("hypatia" in str(node.target) for node in program.graph.nodes)
-
-
 def test_a_captured_call_takes_what_was_chosen_before(planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one = planted(quick=PLAIN)
     known, strange, by_wall = operands(3), operands(4), operands(5)
