@@ -72,29 +72,26 @@ EAGER |= {"variant": "eager", "status": "ok", "reason": ""}
 
 def cell_line(**changes: Any) -> dict[str, Any]:
     """A valid cell line of ``eager`` with a median for the first of two processes."""
-    return (
-        EAGER
-        | {
-            "kind": "cell",
-            "direction": "forward",
-            "seed": 0,
-            "clock": "hot",
-            "origin": "peer",
-            "baseline": "eager",
-            "error": 1e-7,
-            "max_error": None,
-            "flops": 48,
-            "traffic": 112,
-            "medians_us": [1.5, None],
-            "samples_us": [1.25, 1.5],
-            "calls": 3,
-            "outliers": {"mild": 0, "severe": 0, "of": 2},
-            "sm_mhz": [],
-            "power_w": [],
-            "throttled": False,
-        }
-        | changes
-    )
+    return {
+        **EAGER,
+        "kind": "cell",
+        "direction": "forward",
+        "seed": 0,
+        "clock": "hot",
+        "origin": "peer",
+        "baseline": "eager",
+        "error": 1e-7,
+        "max_error": None,
+        "flops": 48,
+        "traffic": 112,
+        "medians_us": [1.5, None],
+        "samples_us": [1.25, 1.5],
+        "calls": 3,
+        "outliers": {"mild": 0, "severe": 0, "of": 2},
+        "sm_mhz": [],
+        "power_w": [],
+        "throttled": False,
+    } | changes
 
 
 def cells(
@@ -151,19 +148,16 @@ def judgement(**changes: Any) -> Judgement:
 
 def detail_line(**changes: Any) -> dict[str, Any]:
     """A valid detail line: the second call of ``eager`` in each of two processes."""
-    return (
-        EAGER
-        | {
-            "kind": "detail",
-            "topic": "start",
-            "case": "",
-            "name": "call 2",
-            "unit": "ms",
-            "count": 1,
-            "values": [1.5, 1.25],
-        }
-        | changes
-    )
+    return {
+        **EAGER,
+        "kind": "detail",
+        "topic": "start",
+        "case": "",
+        "name": "call 2",
+        "unit": "ms",
+        "count": 1,
+        "values": [1.5, 1.25],
+    } | changes
 
 
 def ceilings(rates: Mapping[str, float], clock: str = "graph") -> list[dict[str, Any]]:
