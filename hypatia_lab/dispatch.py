@@ -16,9 +16,11 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   captured takes what was chosen by ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
 - **Gradients**: where some are asked for, forms of both passes race in the same way, by which are asked for;
   :mod:`hypatia_lab.training` has them. Their race is in a thread of its own.
+- **torch.compile** asks as it traces, by shapes, and there is no graph break. Where one of the lab's is the choice its
+  graph has an operator that looks the choice up when it runs, or of sizes that are known the forms of both passes; else
+  PyTorch's own form, which it then compiles. What it would make of that takes no part in the race.
 - **Autocast** casts the layers' tensors as it casts linear's where gradients are asked for. Otherwise it gets PyTorch's
-  own form, as do torch.compile (which traces it without a graph break), torch.jit.trace, FX's proxies, transforms of
-  torch.func and subclasses of tensors.
+  own form, as do torch.export, torch.jit.trace, FX's proxies, transforms of torch.func and subclasses of tensors.
 
 Looking up takes the host some microseconds, and several times as long in a call by itself as in a loop, perhaps since
 the caches no longer hold its code. So it asks what is in ``torch._C``, below PyTorch's own functions. Of a call that is
@@ -41,7 +43,7 @@ from typing import Any
 import torch
 
 from hypatia_lab import clock as timer
-from hypatia_lab import intervals, machine, messages, training, variants
+from hypatia_lab import intervals, machine, messages, tracing, training, variants
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.compiled import compiled
 from hypatia_lab.messages import unknown
@@ -51,7 +53,7 @@ from hypatia_lab.operations import mlp as layers
 from hypatia_lab.operations.torch_forms import MODES, Form
 from hypatia_lab.training import Asked, Calls, Fault, Needs, Tensors
 from hypatia_lab.variants import Variant, variant
-from hypatia_lab.workloads import UNIT, Workload, WorkloadError, tail
+from hypatia_lab.workloads import Workload, WorkloadError
 
 MARGIN = intervals.EQUIVALENCE
 """Share by which a form of the lab's must be significantly faster than the library's to be chosen."""
@@ -120,21 +122,33 @@ class Dispatcher:
 
     def __call__(self, clock: str, compilers: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
         """The operation of ``tensors`` by the form that is chosen for the like of them."""
-        eager, x, weight = self.direct["eager"], tensors[0], tensors[1]
+        eager = self.direct["eager"]
         if torch.compiler.is_dynamo_compiling():
+            return tracing.call(self.operation, clock, tensors)
+        key = self._key(clock, compilers, tensors)
+        if key is None:
             return eager(*tensors)
+        form = self.forms.get(key)
+        if form is None:
+            capturing = is_capturing(tensors[0])  # pyright: ignore[reportArgumentType]
+            form = self.forms.get((clock, *key[1:]), eager) if capturing else self.choose(key, tensors)
+        return form(*tensors)
+
+    def _key(self, clock: str, compilers: bool, tensors: Tensors) -> tuple[Any, ...] | None:
+        """What a choice is for; None where there is nothing to choose."""
+        x, weight = tensors[0], tensors[1]
         if not (isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor)):
-            return eager(*tensors)
+            return None
         if training.transformed():
             training.tell_once()
-            return eager(*tensors)
+            return None
         needs: Needs = ()
         if torch.is_grad_enabled() and _requires_grad(tensors):
             needs = tuple(one is not None and one.requires_grad for one in tensors)
-        capturing, kind = is_capturing(x), "cuda" if x.is_cuda else "cpu"
+        kind = "cuda" if x.is_cuda else "cpu"
         cast = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)
-        key = (
-            "graph" if capturing else clock,
+        return (
+            "graph" if is_capturing(x) else clock,
             compilers,
             needs,
             x.shape,
@@ -150,10 +164,15 @@ class Dispatcher:
             self._math() if x.is_cuda and x.dtype is torch.float32 else "ieee",
             torch.get_autocast_dtype(kind) if cast else None,
         )
-        form = self.forms.get(key)
-        if form is None:
-            form = self.forms.get((clock, *key[1:]), eager) if capturing else self.choose(key, tensors)
-        return form(*tensors)
+
+    def own(self, clock: str, tensors: Tensors) -> tuple[Form, bool] | None:
+        """The lab's form that is the choice for ``tensors``, and whether of both passes.
+
+        None where the choice is the library's. It is measured now if it is not known.
+        """
+        key = self._key(clock, False, tensors)
+        form = self._choose(key, tensors) if key else None
+        return None if form is None or self.chosen.get(key, "eager") in LIBRARY else (form, bool(key and key[2]))
 
     def _math(self) -> str:
         try:
@@ -266,7 +285,7 @@ class Dispatcher:
         asked: Asked | None = None,
     ) -> str:
         """The name of the quickest of ``forms``, of those that are right on ``tensors``; see the module."""
-        both = training.race(asked, forms, self.names, tensors, work, _differs) if asked else None
+        both = training.race(asked, forms, self.names, tensors, work) if asked else None
         (runs, fault), least = both or self._one(forms, tensors, work), math.inf
         for name, run in [*runs.items()]:
             del runs[name]
@@ -298,8 +317,8 @@ class Dispatcher:
 
         def fault(answer: torch.Tensor) -> str:
             # Where eager's own 16-bit sums are the worse of the two, a form that is near float64's answer is right.
-            off = _differs(answer, right, work)
-            return off if off and _differs(answer, exact().to(right.dtype), work) else ""
+            off = training.differs(answer, right, work)
+            return off if off and training.differs(answer, exact().to(right.dtype), work) else ""
 
         return calls, fault
 
@@ -378,13 +397,8 @@ def _here(device: torch.device) -> tuple[str, ...]:
     """What a choice rests on beside the call: the device, versions, and the text of all forms."""
     gpu = device.type == "cuda"
     name = torch.cuda.get_device_name(device) if gpu else f"{machine.cpu_name()}, {torch.get_num_threads()} threads"
-    home, text = Path(__file__).resolve().parent, hashlib.sha256(Path(__file__).read_bytes())
-    text.update((home / "training.py").read_bytes())
-    for path in sorted(path for folder in ("kernels", "operations") for path in (home / folder).rglob("*.*")):
-        if "__pycache__" not in path.parts:
-            text.update(path.read_bytes())
     versions = [f"{name} {version}" for name, version in machine.versions().items()]
-    return (device.type, name, *versions, text.hexdigest()[:16])
+    return (device.type, name, *versions, tracing.text())
 
 
 def _stored(path: Path, asked: list[Any]) -> str:
@@ -410,33 +424,6 @@ def _alike(work: Workload, device: str, names: Sequence[str], tensors: Tensors) 
         laid = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
         found.append(laid.copy_(drawn[name].reshape(one.shape)))
     return found
-
-
-def _differs(
-    answer: torch.Tensor,
-    right: torch.Tensor,
-    work: Workload,
-    part: str = "y",
-    least: float = 0.0,
-    jump: torch.Tensor | None = None,
-) -> str:
-    """How ``answer`` is off from ``right``, eager's, by more than twice what one may be off; empty where it is not.
-
-    Both are that ``part`` of the answer; ``least`` is the size that errors are judged against where its own is smaller,
-    and ``jump`` by how much each element may be off beside.
-    """
-    if (answer.shape, answer.dtype, answer.device) != (right.shape, right.dtype, right.device):
-        return f"{answer.dtype} {list(answer.shape)} on {answer.device} for {right.dtype} {list(right.shape)}"
-    difference, sizes = (answer.double() - right.double()).abs(), right.double()
-    if jump is not None:
-        difference = (difference - 2 * tail(right.numel()) * jump).relu()
-    peak = max(float(sizes.abs().max()), least, UNIT[work.part_dtype(part)])
-    most = 2 * work.tolerance(part) * tail(right.numel()) * peak
-    if not bool((difference <= most).all()):  # NaN is no answer
-        return f"an element is off by {float(difference.max()):.1e}, {most:.1e} may be"
-    slack = 2 * work.tolerance(part) * (1 + tail(1) / math.sqrt(right.numel()))
-    error = float(difference.norm()) / (max(float(sizes.norm()), least * math.sqrt(right.numel())) or 1.0)
-    return f"off by {error:.1e}, {slack:.1e} may be" if error > slack else ""
 
 
 def _tell(operation: str, name: str, reason: str) -> None:
@@ -502,6 +489,9 @@ MLPS = {
     )
     for operation, count in layers.FUSED.items()
 }
+
+
+tracing.DISPATCHERS |= {one.operation: one for one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values())}
 
 
 def linear_relu(
@@ -579,7 +569,7 @@ def _called(one: Dispatcher, clock: str, workload: Workload, inputs: Any) -> Cal
     return run
 
 
-for _one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()):
+for _one in tracing.DISPATCHERS.values():
     for _name, _clock, _by in (("dispatched", "graph", ""), ("dispatched_wall", "wall", " by wall time")):
         _label = f"the dispatcher's choice{_by}"
         variant(_one.operation, _name, origin="own", label=_label, tags=("dispatched",))(partial(_called, _one, _clock))

@@ -8,6 +8,7 @@ says so once.
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from hypatia_lab.operations import mlp as layers
 from hypatia_lab.operations.conv_block import own as own_block
 from hypatia_lab.operations.linear_relu import own_backward, tensor_cores
 from hypatia_lab.operations.torch_forms import Form, step
-from hypatia_lab.workloads import Workload, tail
+from hypatia_lab.workloads import UNIT, Workload, tail
 
 Result = TypeVar("Result")
 Needs = tuple[bool, ...]
@@ -39,7 +40,6 @@ PLAIN_TAKES_OVER = (
     "operations: the lab's kernels have a first derivative only"
 )
 
-Differs = Callable[..., str]
 Calls = dict[str, Callable[[], Any]]
 Fault = Callable[[Any], str]
 """How an answer is off; empty where it is not."""
@@ -268,14 +268,41 @@ def castable(one: torch.Tensor | None) -> bool:
     return one is None or (one.is_floating_point() and one.dtype is not torch.float64)
 
 
+def differs(
+    answer: torch.Tensor,
+    right: torch.Tensor,
+    work: Workload,
+    part: str = "y",
+    least: float = 0.0,
+    jump: torch.Tensor | None = None,
+) -> str:
+    """How ``answer`` is off from ``right``, eager's, by more than twice what one may be off; empty where it is not.
+
+    Both are that ``part`` of the answer; ``least`` is the size that errors are judged against where its own is smaller,
+    and ``jump`` by how much each element may be off beside.
+    """
+    if (answer.shape, answer.dtype, answer.device) != (right.shape, right.dtype, right.device):
+        return f"{answer.dtype} {list(answer.shape)} on {answer.device} for {right.dtype} {list(right.shape)}"
+    difference, sizes = (answer.double() - right.double()).abs(), right.double()
+    if jump is not None:
+        difference = (difference - 2 * tail(right.numel()) * jump).relu()
+    peak = max(float(sizes.abs().max()), least, UNIT[work.part_dtype(part)])
+    most = 2 * work.tolerance(part) * tail(right.numel()) * peak
+    if not bool((difference <= most).all()):  # NaN is no answer
+        return f"an element is off by {float(difference.max()):.1e}, {most:.1e} may be"
+    slack = 2 * work.tolerance(part) * (1 + tail(1) / math.sqrt(right.numel()))
+    error = float(difference.norm()) / (max(float(sizes.norm()), least * math.sqrt(right.numel())) or 1.0)
+    return f"off by {error:.1e}, {slack:.1e} may be" if error > slack else ""
+
+
 def race(
-    asked: Asked, forms: Mapping[str, Form], names: Sequence[str], tensors: Tensors, work: Workload, differs: Differs
+    asked: Asked, forms: Mapping[str, Form], names: Sequence[str], tensors: Tensors, work: Workload
 ) -> tuple[Calls, Fault]:
     """Name → a call of both passes on ``tensors``, y and the gradients asked for, and what tells how that is off.
 
-    Off is what is off from eager's answer and from float64's, by ``differs``, which compares two tensors. Of a ReLU's
-    argument that rounding may have taken across 0 both sides are right: a gradient is held against float64's with the
-    mask of the answer's own y, and where hidden layers decide, it may be off by what jumps.
+    Off is what is off from eager's answer and from float64's (:func:`differs`). Of a ReLU's argument that rounding may
+    have taken across 0 both sides are right: a gradient is held against float64's with the mask of the answer's own y,
+    and where hidden layers decide, it may be off by what jumps.
     """
     needs, device = asked.needs, next(one.device.type for one in tensors if one is not None)
     leaves = [None if one is None else one.requires_grad_(need) for one, need in zip(tensors, needs, strict=True)]

@@ -349,12 +349,6 @@ def test_transforms_and_forward_mode_are_pytorchs(pin: Pin) -> None:
     assert chosen(LINEAR_RELU) == []
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_torch_compile_traces_pytorchs_own_in_one_graph(backend: str) -> None:
-    held(torch.compile(lab.linear_relu, backend=backend, fullgraph=True), PLAIN, *operands(3))
-    assert chosen(LINEAR_RELU) == []
-
-
 def test_a_compiler_competes_when_asked() -> None:
     work = Workload("linear_relu", (6, 24, 40), direction=BOTH)
     found = {*LINEAR_RELU.candidates(work, DEVICE, True, Asked((True,) * 3))}

@@ -1,0 +1,96 @@
+"""What torch.compile traces of the dispatcher: an operator that it takes apart, and one that is left.
+
+It takes ``hypatia::traced`` apart while it traces for gradients, when tensors have shapes and no numbers. So a choice
+can be asked for, and measured in a thread of its own on tensors of those shapes, and nothing that comes before in the
+function is carried out for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hypatia_lab import training
+from hypatia_lab.operations.operators import Operator
+from hypatia_lab.training import Tensors
+
+DISPATCHERS: dict[str, Any] = {}
+"""Operation → its :class:`hypatia_lab.dispatch.Dispatcher`, which puts itself here."""
+
+
+def text() -> str:
+    """A digest of the text of all forms, and of what chooses among them."""
+    home, found = Path(__file__).resolve().parent, hashlib.sha256()
+    own = [home / f"{name}.py" for name in ("dispatch", "tracing", "training")]
+    for path in own + sorted(path for folder in ("kernels", "operations") for path in (home / folder).rglob("*.*")):
+        if "__pycache__" not in path.parts:
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+# A constant to Dynamo: all that torch.compiler.assume_constant_result does, which would import Dynamo for it.
+text._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def call(operation: str, clock: str, tensors: Tensors) -> torch.Tensor:
+    """The operation, while Dynamo traces: an operator of its graph."""
+    if torch.compiler.is_exporting():
+        return DISPATCHERS[operation].direct["eager"](*tensors)
+    return torch.ops.hypatia.traced(operation, clock, text(), tensors)
+
+
+def _traced(operation: str, clock: str, text: str, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    # ``text`` keeps graphs apart that torch.compile has stored.
+    one, x = DISPATCHERS[operation], tensors[0]
+    eager: Callable[..., torch.Tensor] = one.direct["eager"]
+    if x is None or training.transformed():
+        return eager(*tensors)
+    if type(x) in (torch.Tensor, torch.nn.Parameter):  # of a backend that runs the graph as it is
+        return one(clock, False, *tensors)
+    if training.in_backward():  # nothing could be asked for in another thread
+        return eager(*tensors)
+    kind, grad = x.device.type, torch.is_grad_enabled()
+    cast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
+
+    def ask() -> tuple[Callable[..., torch.Tensor], bool] | None:
+        with torch.set_grad_enabled(grad), cast:
+            return one.own(clock, [*map(_like, tensors)])
+
+    try:
+        own = training.apart(ask)
+    except (RuntimeError, TypeError):  # too little memory, or sizes that nobody knows
+        own = None
+    given = [one for one in tensors if one is not None]
+    if own is None or not all(one.is_contiguous() for one in given):
+        return eager(*tensors)
+    form, both = own
+    if not both:
+        return torch.ops.hypatia.quickest(operation, clock, tensors)
+    known = all(isinstance(size, int) for one in given for size in one.shape)
+    return form(*tensors) if known else eager(*tensors)
+
+
+def _like(one: torch.Tensor | None) -> torch.Tensor | None:
+    """Memory as ``one`` would have it, whose sizes torch.compile may leave open."""
+    if one is None:
+        return None
+    sizes, strides = ([n if isinstance(n, int) else n.node.hint for n in own] for own in (one.shape, one.stride()))
+    found = torch.empty_strided(sizes, strides, dtype=one.dtype, device=one.device)
+    return found.requires_grad_(one.requires_grad)
+
+
+def _quickest(operation: str, clock: str, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    return DISPATCHERS[operation](clock, False, *tensors)
+
+
+# Without a kernel of its own, so that it is taken apart, by vmap as well.
+torch.library.define("hypatia::traced", torch.library.infer_schema(_traced, mutates_args=()))
+torch.library.impl("hypatia::traced", "CompositeImplicitAutograd", _traced)
+torch.library.impl("hypatia::traced", "FuncTorchBatchedDecomposition", _traced)
+Operator("quickest", _quickest).register_fake(
+    lambda operation, clock, tensors: DISPATCHERS[operation].direct["eager"](*tensors)
+)
