@@ -32,21 +32,29 @@ def text() -> str:
     return found.hexdigest()[:16]
 
 
-# A constant to Dynamo: all that torch.compiler.assume_constant_result does, which would import Dynamo for it.
-text._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+def _stamp() -> str:
+    """The digest that a graph is told of; none in a program that is exported, which must do without the lab."""
+    return "" if torch.compiler.is_exporting() else text()
+
+
+# A constant to Dynamo: all that torch.compiler.assume_constant_result does, which would import Dynamo for it. Until
+# PyTorch 2.12 Dynamo itself says of all that it traces that it is exported.
+_stamp._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def call(operation: str, clock: str, tensors: Tensors) -> torch.Tensor:
     """The operation, while Dynamo traces: an operator of its graph."""
-    if torch.compiler.is_exporting():
-        return DISPATCHERS[operation].direct["eager"](*tensors)
-    return torch.ops.hypatia.traced(operation, clock, text(), tensors)
+    stamp = _stamp()
+    return torch.ops.hypatia.traced(operation, clock, stamp, tensors) if stamp else _eager(operation)(*tensors)
 
 
-def _traced(operation: str, clock: str, text: str, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    # ``text`` keeps graphs apart that torch.compile has stored.
-    one, x = DISPATCHERS[operation], tensors[0]
-    eager: Callable[..., torch.Tensor] = one.direct["eager"]
+def _eager(operation: str) -> Callable[..., torch.Tensor]:
+    return DISPATCHERS[operation].direct["eager"]
+
+
+def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    # ``stamp`` keeps graphs apart that torch.compile has stored.
+    one, eager, x = DISPATCHERS[operation], _eager(operation), tensors[0]
     if x is None or training.transformed():
         return eager(*tensors)
     if type(x) in (torch.Tensor, torch.nn.Parameter):  # of a backend that runs the graph as it is
@@ -91,6 +99,4 @@ def _quickest(operation: str, clock: str, tensors: Sequence[torch.Tensor | None]
 torch.library.define("hypatia::traced", torch.library.infer_schema(_traced, mutates_args=()))
 torch.library.impl("hypatia::traced", "CompositeImplicitAutograd", _traced)
 torch.library.impl("hypatia::traced", "FuncTorchBatchedDecomposition", _traced)
-Operator("quickest", _quickest).register_fake(
-    lambda operation, clock, tensors: DISPATCHERS[operation].direct["eager"](*tensors)
-)
+Operator("quickest", _quickest).register_fake(lambda operation, clock, tensors: _eager(operation)(*tensors))
