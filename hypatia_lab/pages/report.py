@@ -43,8 +43,7 @@ class Report:
         """How much of the report is there, and how many claims have which verdict on each machine."""
         wholes = len({claim.lead for claim in self.ledger.claims})
         said = f"{_many(wholes, 'claim')} in {_many(len(self.ledger.claims), 'part')}."
-        if self.ledger.drafts:
-            said += f" {self.ledger.drafted}"
+        said += f" {self.ledger.drafted}" if self.ledger.drafts else ""
         if not self.data.machines:
             return f"{said} {NOTHING}"
         found = Counter((row.machine, row.verdict) for row in self.stated())
@@ -97,9 +96,10 @@ def read(folder: Path) -> Report:
     return Report(ledger, Evidence(found, results.rows(found)).shown())
 
 
-def comparable(data: Evidence, machine: str) -> bool:
-    """Whether ``machine`` timed something beside its baseline, of which there is a ratio to draw."""
-    return readings.compared(data.leading(machine))
+def beside(data: Evidence, machine: str) -> list[results.Row]:
+    """What ``machine`` timed beside a baseline, its ceilings left out; empty where there is no ratio to draw."""
+    rows = [row for row in data.leading(machine) if row.experiment != "ceilings"]
+    return rows if readings.compared(rows) else []
 
 
 def measured(data: Evidence, machine: str) -> list[Any]:
