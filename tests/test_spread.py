@@ -42,7 +42,7 @@ def recorded(
     """A GPU's record of ``method`` in which naive has a ``speed`` over eager, nearly without scatter."""
     times = dict.fromkeys(("eager", "eager@again"), [10.0] * processes)
     times |= {"naive": [10 / speed * (1 + n / 10000) for n in range(processes)]}
-    own = {"shape": [8, 8, 8], "clock": "graph"}
+    own = {"shape": [8, 8, 8], "clock": "graph", "sources": run.pop("text", 12 * "0"), "origin": "own"}
     lines = [cell_line(variant=variant, medians_us=us, **own) for variant, us in times.items()]
     facts = {"name": f"NVIDIA {name}"} | ({"chip": chip} if chip else {})
     run = {"machine": machine, "device": "cuda", "processes": processes, "facts": facts} | run
@@ -267,6 +267,16 @@ def test_of_several_experiments_one_is_told(tmp_path: Path) -> None:
     reach = 1.96 * scatter.between("NVIDIA H200", "graph", False, 0.5)
     assert math.log(naive[0].ratio_high / naive[0].ratio) == pytest.approx(reach, rel=0.01)
     assert {(row.ratio_low, row.ratio_high) for row in told if row not in naive} == {(1.0, 1.0)}
+
+
+def test_a_kernel_whose_ratio_a_change_made_another_has_its_own(tmp_path: Path) -> None:
+    # The third was changed, too, but is as quick as the first.
+    for experiment, us, text, count in (("method", 20, "a", 5), ("aten_fusion", 10, "b", 3), ("layout", 20.01, "c", 5)):
+        recorded(tmp_path, "box", "", 10 / us, text=12 * text, experiment=experiment, processes=count)
+    found = records.load(tmp_path)
+    told = {row.experiment: row.ratio for row in visits.told(results.rows(found), found) if row.variant == "naive"}
+    assert told["method"] == told["layout"] == pytest.approx(0.5, rel=1e-3)
+    assert told["aten_fusion"] == pytest.approx(1.0, rel=1e-3)
 
 
 EXCLUDED = {tuple(one) for one in tables("spread")["excluded"]}

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
+from typing import Any
 
 from hypatia_lab import intervals, results
 from hypatia_lab.formats import absent
@@ -265,8 +266,8 @@ def deviation(found: Visits) -> float:
     return math.sqrt(low)
 
 
-def facts(rows: Iterable[Row], records: Iterable[Record]) -> dict[tuple[str, Fact], Row]:
-    """Machine and fact → the one row that the book tells of them; its interval holds what another visit differs by.
+def facts(rows: Iterable[Row], records: Iterable[Record], key: Callable[[Row], Any] | None = None) -> dict[Any, Row]:
+    """``key``, else machine and fact → the one row that stands for it; its interval holds what visits differ by.
 
     Where several experiments of a machine measured one ratio it is that of the greatest
     :func:`hypatia_lab.results.scatter.weight`.
@@ -276,9 +277,9 @@ def facts(rows: Iterable[Row], records: Iterable[Record]) -> dict[tuple[str, Fac
     def weight_of(row: Row) -> tuple[bool, bool, int, str]:
         return weight(bool(row.veto), row.n, models[row.machine, row.experiment][1])
 
-    best: dict[tuple[str, Fact], Row] = {}
+    best: dict[Any, Row] = {}
     for row in ratios(rows):
-        own = row.machine, fact(row)
+        own = key(row) if key else (row.machine, fact(row))
         best[own] = max(best.get(own, row), row, key=weight_of)
     for own, row in best.items():
         model = models[row.machine, row.experiment][0]
@@ -287,15 +288,22 @@ def facts(rows: Iterable[Row], records: Iterable[Record]) -> dict[tuple[str, Fac
     return best
 
 
-def told(rows: Sequence[Row], records: Iterable[Record]) -> list[Row]:
-    """``rows`` of the results as the book tells them: those of one fact all have the ratio of its :func:`facts`.
+def told(rows: Sequence[Row], records: Sequence[Record]) -> list[Row]:
+    """``rows`` of the results as the book tells them: those of one fact all have the ratio of its :func:`facts`, but
+    for a kernel as it was before a change by which its ratio is another.
 
     They know their model, so that a quotient of two of them holds what another visit differs by, too.
     """
-    best = facts(rows, records)
+    ran = {(one.machine, one.experiment): _ran(one) for one in records}
+
+    def key(row: Row) -> tuple[str, Fact, str]:
+        return row.machine, fact(row), ran[row.machine, row.experiment].get((row.operation, row.variant), "")
+
+    best, apart = facts(rows, records), facts(rows, records, key)
 
     def one(row: Row) -> Row:
-        of = best.get((row.machine, fact(row)), row)
+        of, own = best.get((row.machine, fact(row)), row), apart.get(key(row), row)
+        of = own if own.speed.outside(of.ratio_low, of.ratio_high) else of
         ends = {"ratio": of.ratio, "ratio_low": of.ratio_low, "ratio_high": of.ratio_high, "n": of.n, "veto": of.veto}
         return replace(row, **ends if not absent(row.ratio) else {}, model=models[row.machine])
 
