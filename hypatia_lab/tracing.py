@@ -54,14 +54,19 @@ def _eager(operation: str) -> Callable[..., torch.Tensor]:
 
 def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
     # ``stamp`` keeps graphs apart that torch.compile has stored.
-    one, eager, x = DISPATCHERS[operation], _eager(operation), tensors[0]
-    if x is None or training.transformed():
+    from torch._subclasses import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    one, eager, given = DISPATCHERS[operation], _eager(operation), [one for one in tensors if one is not None]
+    kinds, (kind, *others) = {*map(type, given)}, {one.device.type for one in given}
+    if training.transformed() or others or kind not in ("cpu", "cuda"):
         return eager(*tensors)
-    if type(x) in (torch.Tensor, torch.nn.Parameter):  # of a backend that runs the graph as it is
+    if kinds <= {torch.Tensor, torch.nn.Parameter}:  # of a backend that runs the graph as it is
         return one(clock, False, *tensors)
-    if training.in_backward():  # nothing could be asked for in another thread
+    # In a backward pass nothing could be asked for in another thread; and a class of its own says what it does itself.
+    if training.in_backward() or not kinds <= {FakeTensor, FunctionalTensor}:
         return eager(*tensors)
-    kind, grad = x.device.type, torch.is_grad_enabled()
+    grad = torch.is_grad_enabled()
     cast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
 
     def ask() -> tuple[Callable[..., torch.Tensor], bool] | None:
@@ -72,7 +77,6 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
         own = training.apart(ask)
     except (RuntimeError, TypeError):  # too little memory, or sizes that nobody knows
         own = None
-    given = [one for one in tensors if one is not None]
     if own is None or not all(one.is_contiguous() for one in given):
         return eager(*tensors)
     form, both = own

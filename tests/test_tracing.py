@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_tensors import DEVICE, matrices
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 import hypatia_lab as lab
@@ -126,8 +127,10 @@ def test_what_comes_before_is_carried_out_once(gradients: bool) -> None:
         lambda form, x, weight, bias: form(x, weight),
         lambda form, x, weight, bias: form(x.T.contiguous().T, weight, bias),
         lambda form, *given: torch.autocast(DEVICE, torch.bfloat16)(form)(*given).float(),
+        lambda form, *given: form(*(one.to("meta") for one in given)),
+        lambda form, x, *others: form(TwoTensor(x, x.clone()), *others).a,
     ],
-    ids=["vmap", "grad", "jvp", "checkpoint", "cond", "no bias", "strided", "autocast"],
+    ids=["vmap", "grad", "jvp", "checkpoint", "cond", "no bias", "strided", "autocast", "meta", "subclass"],
 )
 def test_whatever_else_is_traced_agrees_with_pytorchs(whole: Callable[..., torch.Tensor], backend: Any) -> None:
     tensors = operands(3)
