@@ -50,7 +50,7 @@ test unit unit-1 unit-2 unit-3 gpu sweep pages nbval: export OMP_WAIT_POLICY := 
 pages nbval: export OMP_NUM_THREADS := 1
 
 test: style ## style, types, unit tests, notebooks against records, the committed book in a browser
-	@$(MAKE) -j3 --output-sync=line unit-3 unit-1 unit-2 pages nbval types
+	@$(MAKE) -j3 --output-sync=line unit-2 unit-1 unit-3 nbval pages types
 
 lint: style types ## style and types
 
