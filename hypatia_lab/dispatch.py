@@ -165,14 +165,11 @@ class Dispatcher:
             torch.get_autocast_dtype(kind) if cast else None,
         )
 
-    def own(self, clock: str, tensors: Tensors) -> tuple[Form, bool] | None:
-        """The lab's form that is the choice for ``tensors``, and whether of both passes.
-
-        None where the choice is the library's. It is measured now if it is not known.
-        """
+    def own(self, clock: str, tensors: Tensors) -> Form | None:
+        """The choice for ``tensors``, measured now if it is not known, where it is a form of the lab's; else None."""
         key = self._key(clock, False, tensors)
         form = self._choose(key, tensors) if key else None
-        return None if form is None or self.chosen.get(key, "eager") in LIBRARY else (form, bool(key and key[2]))
+        return None if self.chosen.get(key, "eager") in LIBRARY else form
 
     def _math(self) -> str:
         try:

@@ -37,8 +37,8 @@ def _stamp() -> str:
     return "" if torch.compiler.is_exporting() else text()
 
 
-# A constant to Dynamo: all that torch.compiler.assume_constant_result does, which would import Dynamo for it. Until
-# PyTorch 2.12 Dynamo itself says of all that it traces that it is exported.
+# A constant to Dynamo: all that torch.compiler.assume_constant_result does, which would import Dynamo for it. PyTorch
+# 2.11's Dynamo itself says of all that it traces that it is exported.
 _stamp._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
@@ -69,7 +69,7 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
     grad = torch.is_grad_enabled()
     cast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
 
-    def ask() -> tuple[Callable[..., torch.Tensor], bool] | None:
+    def ask() -> Callable[..., torch.Tensor] | None:
         with torch.set_grad_enabled(grad), cast:
             return one.own(clock, [*map(_like, tensors)])
 
@@ -79,11 +79,10 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
         own = None
     if own is None or not all(one.is_contiguous() for one in given):
         return eager(*tensors)
-    form, both = own
-    if not both:
+    if not (grad and any(one.requires_grad for one in given)):
         return torch.ops.hypatia.quickest(operation, clock, tensors)
     known = all(isinstance(size, int) for one in given for size in one.shape)
-    return form(*tensors) if known else eager(*tensors)
+    return (own if known else eager)(*tensors)
 
 
 def _like(one: torch.Tensor | None) -> torch.Tensor | None:

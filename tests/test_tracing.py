@@ -25,13 +25,13 @@ pytestmark = pytest.mark.usefixtures("choices")
 
 
 @operator("planted_forward")
-def planted_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def planted_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     RAN.append("forward")
     return PLAIN(x, weight, bias)
 
 
 @planted_forward.register_fake
-def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return PLAIN(x, weight, bias)
 
 
@@ -54,7 +54,12 @@ def keep(needs: Any, x: Any, weight: Any, bias: Any) -> Any:
     return y, (x, weight, y)
 
 
-BOTH = training.differentiable(keep, lambda ctx, grad: planted_backward(grad, *ctx.saved_tensors), lambda *given: [])
+def gradients(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:
+    found = planted_backward(grad, *ctx.saved_tensors)
+    return [one if needed else None for one, needed in zip(found, ctx.needs_input_grad, strict=True)]
+
+
+BOTH = training.differentiable(keep, gradients, lambda *given: [])
 
 
 @pytest.fixture
@@ -62,7 +67,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A form of the lab's is the choice for fewer than so many rows."""
 
     def candidates(work: Any, device: str, compilers: bool, asked: Any, clock: str) -> dict[str, Form]:
-        return {"eager": PLAIN, "own": BOTH if asked else planted_forward}
+        return {"eager": PLAIN} | (asked.cast({"own": BOTH}) if asked else {"own": planted_forward})
 
     def measured(forms: Any, tensors: Any, *given: Any) -> str:
         return "own" if len(tensors[0]) < MANY else "eager"
@@ -133,9 +138,14 @@ def test_what_comes_before_is_carried_out_once(gradients: bool) -> None:
     ids=["vmap", "grad", "jvp", "checkpoint", "cond", "no bias", "strided", "autocast", "meta", "subclass"],
 )
 def test_whatever_else_is_traced_agrees_with_pytorchs(whole: Callable[..., torch.Tensor], backend: Any) -> None:
-    tensors = operands(3)
+    tensors = operands(3, gradients=True)
     own = torch.compile(lambda *given: whole(lab.linear_relu, *given), fullgraph=True, backend=backend)(*tensors)
-    torch.testing.assert_close(own, whole(lambda x, weight, bias=None: PLAIN(x, weight, bias), *tensors))
+    right = whole(lambda x, weight, bias=None: PLAIN(x, weight, bias), *tensors)
+    torch.testing.assert_close(own, right)
+    if own.requires_grad and not own.is_meta:
+        found, theirs = (torch.autograd.grad(y.sum(), tensors[1:], allow_unused=True) for y in (own, right))
+        for one, other in zip(found, theirs, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 @pytest.mark.usefixtures("planted")
