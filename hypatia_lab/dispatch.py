@@ -18,7 +18,8 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   :mod:`hypatia_lab.training` has them. Their race is in a thread of its own.
 - **torch.compile** asks as it traces, by shapes, and there is no graph break. Where one of the lab's is the choice its
   graph has an operator that looks the choice up when it runs, or of sizes that are known the forms of both passes; else
-  PyTorch's own form, which it then compiles. What it would make of that takes no part in the race.
+  PyTorch's own form, which it then compiles. What it would make of that takes no part in the race. In a mode that
+  replays its work as a CUDA graph the clock is ``graph``.
 - **Autocast** casts the layers' tensors as it casts linear's where gradients are asked for. Otherwise it gets PyTorch's
   own form, as do torch.export, torch.jit.trace, FX's proxies, transforms of torch.func and subclasses of tensors.
 

@@ -8,6 +8,7 @@ function is carried out for it.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
     # In a backward pass nothing could be asked for in another thread; and a class of its own says what it does itself.
     if training.in_backward() or not kinds <= {FakeTensor, FunctionalTensor}:
         return eager(*tensors)
-    grad = torch.is_grad_enabled()
+    clock, grad = "graph" if _replayed() else clock, torch.is_grad_enabled()
     cast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
 
     def ask() -> Callable[..., torch.Tensor] | None:
@@ -83,6 +84,12 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
         return torch.ops.hypatia.quickest(operation, clock, tensors)
     known = all(isinstance(size, int) for one in given for size in one.shape)
     return (own if known else eager)(*tensors)
+
+
+def _replayed() -> bool:
+    """Whether Inductor, if it is the one that traces now, is to replay what it makes as a CUDA graph."""
+    config = sys.modules.get("torch._inductor.config")
+    return config is not None and config.triton.cudagraphs
 
 
 def _like(one: torch.Tensor | None) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config as inductor
 from kernel_tensors import DEVICE, matrices
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
@@ -101,6 +102,15 @@ def test_a_graph_has_the_labs_form_where_that_is_the_choice(
             both = (torch.autograd.grad(one.square().sum(), tensors[1:]) for one in (y, right))
             torch.testing.assert_close(*both)
     assert ran == RAN
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize(("replays", "clock"), [(False, "wall"), (True, "graph")])
+def test_the_clock_is_that_of_what_is_replayed(replays: bool, clock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LINEAR_RELU, "chosen", {})
+    with inductor.patch({"triton.cudagraphs": replays}):
+        torch.compile(lab.linear_relu, fullgraph=True, backend="aot_eager")(*operands(3))
+    assert {key[0] for key in LINEAR_RELU.chosen} == {clock}
 
 
 @pytest.mark.usefixtures("planted")
