@@ -18,8 +18,8 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   :mod:`hypatia_lab.training` has them. Their race is in a thread of its own.
 - **torch.compile** asks as it traces, by shapes, and there is no graph break. Where one of the lab's is the choice its
   graph has an operator that looks the choice up when it runs, or of sizes that are known the forms of both passes; else
-  PyTorch's own form, which it then compiles. What it would make of that takes no part in the race. In a mode that
-  replays its work as a CUDA graph the clock is ``graph``.
+  PyTorch's own form, which it then compiles. Without gradients one of the lab's must also be faster, by ``graph``, than
+  what Inductor makes of PyTorch's, and in a mode that replays CUDA graphs the choice itself is by that clock.
 - **Autocast** casts the layers' tensors as it casts linear's where gradients are asked for. Otherwise it gets PyTorch's
   own form, as do torch.export, torch.jit.trace, FX's proxies, transforms of torch.func and subclasses of tensors.
 
@@ -35,7 +35,8 @@ import json
 import math
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -46,7 +47,7 @@ import torch
 from hypatia_lab import clock as timer
 from hypatia_lab import intervals, machine, messages, tracing, training, variants
 from hypatia_lab.kernels import loader
-from hypatia_lab.kernels.compiled import compiled
+from hypatia_lab.kernels.compiled import by_inductor, compiled
 from hypatia_lab.messages import unknown
 from hypatia_lab.operations import conv_block as block
 from hypatia_lab.operations import linear_relu as layer
@@ -167,10 +168,24 @@ class Dispatcher:
         )
 
     def own(self, clock: str, tensors: Tensors) -> Form | None:
-        """The choice for ``tensors``, measured now if it is not known, where it is a form of the lab's; else None."""
+        """The choice for ``tensors``, measured now if it is not known, where it is a form of the lab's; else None.
+
+        And None where nothing is differentiated and what Inductor makes of PyTorch's is as fast. With a backward pass
+        that cannot be asked: Inductor would wait for a lock which whoever traces holds.
+        """
         key = self._key(clock, False, tensors)
         form = self._choose(key, tensors) if key else None
-        return None if self.chosen.get(key, "eager") in LIBRARY else form
+        if key is None or self.chosen[key] in LIBRARY:
+            return None
+        return form if key[2] or self._ahead_of_inductor(key, tensors) else None
+
+    def _ahead_of_inductor(self, key: tuple[Any, ...], tensors: Tensors) -> bool:
+        name, x, work = self.chosen[key], tensors[0], self._workload(key[-2], tensors, None)
+        assert x is not None
+        assert work is not None
+        forms = {"eager": by_inductor(self.direct["eager"]), name: self.forms[key]}
+        with _CHOOSING, _there(x, False):
+            return self._found(work, "graph" if x.is_cuda else "wall", "inductor", tensors, None, forms)[0] == name
 
     def _math(self) -> str:
         try:
@@ -187,7 +202,7 @@ class Dispatcher:
             raise ValueError(unknown("clock", clock, CLOCKS))
         return training.apart(partial(self._choose, key, tensors)) if needs else self._choose(key, tensors)
 
-    def _choose(self, key: tuple[Any, ...], tensors: Tensors) -> Form:
+    def _choose(self, key: tuple[Any, ...], tensors: Tensors, rivals: Mapping[str, Form] | None = None) -> Form:
         clock, compilers, needs, *_, kind, weight, _, precision, autocast = key
         eager, asked = self.direct["eager"], Asked(needs, autocast) if needs else None
         # Whoever chooses may need the thread of the backward pass that waits.
@@ -205,8 +220,10 @@ class Dispatcher:
                     and (not autocast or (asked and self.casts and all(map(training.castable, tensors))))
                     and (work := self._workload(precision, tensors, asked)) is not None
                 ):
-                    with torch.set_grad_enabled(bool(needs)), torch.cuda.device(x.device if x.is_cuda else -1):
-                        name, form = self._found(work, clock, compilers, tensors, asked)
+                    clock = clock if x.is_cuda else "wall"  # a CPU has no graphs
+                    with _there(x, bool(needs)):
+                        forms = self.candidates(work, x.device.type, compilers, asked, clock)
+                        name, form = self._found(work, clock, compilers, tensors, asked, forms)
                 self.chosen[key], self.forms[key] = name, form
             return self.forms[key]
         finally:
@@ -229,13 +246,17 @@ class Dispatcher:
             return None
 
     def _found(
-        self, work: Workload, clock: str, compilers: bool, tensors: Tensors, asked: Asked | None
+        self,
+        work: Workload,
+        clock: str,
+        compilers: bool | str,
+        tensors: Tensors,
+        asked: Asked | None,
+        forms: Mapping[str, Form],
     ) -> tuple[str, Form]:
-        """The choice as it was stored, or measured now and stored."""
+        """The choice among ``forms`` as it was stored, or measured now and stored."""
         place = tensors[0].device  # pyright: ignore[reportOptionalMemberAccess]
         device = place.type
-        clock = clock if device == "cuda" else "wall"  # a CPU has no graphs
-        forms = self.candidates(work, device, compilers, asked, clock)
         laid = [None if one is None else [list(one.shape), list(one.stride()), str(one.dtype)] for one in tensors]
         kind = [work.operation, work.dtype, work.math, clock, compilers, asked and list(asked.needs)]
         asks = [*kind, sorted(forms), laid, *_here(place)]
@@ -319,6 +340,12 @@ class Dispatcher:
             return off if off and training.differs(answer, exact().to(right.dtype), work) else ""
 
         return calls, fault
+
+
+@contextmanager
+def _there(x: torch.Tensor, gradients: bool) -> Iterator[None]:
+    with torch.set_grad_enabled(gradients), torch.cuda.device(x.device if x.is_cuda else -1):
+        yield
 
 
 def folder() -> Path:

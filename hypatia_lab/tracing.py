@@ -67,7 +67,8 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
     # In a backward pass nothing could be asked for in another thread; and a class of its own says what it does itself.
     if training.in_backward() or not kinds <= {FakeTensor, FunctionalTensor}:
         return eager(*tensors)
-    clock, grad = "graph" if _replayed() else clock, torch.is_grad_enabled()
+    grad = torch.is_grad_enabled() and any(one.requires_grad for one in given)
+    clock = "graph" if _replayed() and not grad else clock
     cast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
 
     def ask() -> Callable[..., torch.Tensor] | None:
@@ -80,7 +81,7 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
         own = None
     if own is None or not all(one.is_contiguous() for one in given):
         return eager(*tensors)
-    if not (grad and any(one.requires_grad for one in given)):
+    if not grad:
         return torch.ops.hypatia.quickest(operation, clock, tensors)
     known = all(isinstance(size, int) for one in given for size in one.shape)
     return (own if known else eager)(*tensors)

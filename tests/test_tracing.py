@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config as inductor
-from kernel_tensors import DEVICE, matrices
+from kernel_tensors import DEVICE, matrices, needs_compiler
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
@@ -102,6 +102,29 @@ def test_a_graph_has_the_labs_form_where_that_is_the_choice(
             both = (torch.autograd.grad(one.square().sum(), tensors[1:]) for one in (y, right))
             torch.testing.assert_close(*both)
     assert ran == RAN
+
+
+@needs_compiler
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize(
+    ("gradients", "quickest", "ran"), [(False, "own", ["forward"]), (False, "eager", []), (True, "eager", ["forward"])]
+)
+def test_without_gradients_what_inductor_makes_of_pytorchs_form_competes(
+    gradients: bool, quickest: str, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def measured(forms: Any, tensors: Any, *given: Any) -> str:
+        if forms["eager"] is PLAIN:
+            return "own"
+        torch.testing.assert_close(forms["eager"](*tensors), PLAIN(*tensors))
+        asked.append(quickest)
+        return quickest
+
+    monkeypatch.setattr(LINEAR_RELU, "measured", measured, raising=False)
+    torch.compile(lab.linear_relu, fullgraph=True, backend="aot_eager")(*operands(3, gradients))
+    assert ran == RAN
+    assert bool(asked) is not gradients
 
 
 @pytest.mark.usefixtures("planted")
