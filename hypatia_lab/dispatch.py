@@ -47,7 +47,7 @@ import torch
 from hypatia_lab import clock as timer
 from hypatia_lab import intervals, machine, messages, tracing, training, variants
 from hypatia_lab.kernels import loader
-from hypatia_lab.kernels.compiled import by_inductor, compiled
+from hypatia_lab.kernels.compiled import compiled
 from hypatia_lab.messages import unknown
 from hypatia_lab.operations import conv_block as block
 from hypatia_lab.operations import linear_relu as layer
@@ -183,7 +183,7 @@ class Dispatcher:
         name, x, work = self.chosen[key], tensors[0], self._workload(key[-2], tensors, None)
         assert x is not None
         assert work is not None
-        forms = {"eager": by_inductor(self.direct["eager"]), name: self.forms[key]}
+        forms = {"eager": tracing.by_inductor(self.direct["eager"]), name: self.forms[key]}
         with _CHOOSING, _there(x, False):
             return self._found(work, "graph" if x.is_cuda else "wall", "inductor", tensors, None, forms)[0] == name
 

@@ -43,6 +43,30 @@ def _stamp() -> str:
 _stamp._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
+def by_inductor(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` of tensors, or None, as Inductor compiles it for the first that it is called with.
+
+    Without Dynamo, which may be at work already and let nobody else in. It has no backward pass.
+    """
+    found: list[Any] = []
+
+    def form(*tensors: Any) -> Any:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        given = [one for one in tensors if one is not None]
+        if not found:
+
+            def whole(*given: Any) -> Any:
+                due = iter(given)
+                return function(*(one if one is None else next(due) for one in tensors))
+
+            found.append(torch._inductor.compile(make_fx(whole)(*given), given, options={"triton.cudagraphs": False}))
+        made = found[0](*given)
+        return made[0] if isinstance(made, (tuple, list)) else made
+
+    return form
+
+
 def call(operation: str, clock: str, tensors: Tensors) -> torch.Tensor:
     """The operation, while Dynamo traces: an operator of its graph."""
     stamp = _stamp()

@@ -26,31 +26,6 @@ def compiled(function: Callable[..., Any], *, mode: str = "default") -> Callable
     return torch.compile(own, mode=mode, dynamic=False, fullgraph=True)
 
 
-def by_inductor(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` of tensors, or None, as Inductor compiles it for the first that it is called with.
-
-    Without Dynamo, which may be at work already and let nobody else in. It has no backward pass.
-    """
-    found: list[Any] = []
-
-    def form(*tensors: Any) -> Any:
-        import torch
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        given = [one for one in tensors if one is not None]
-        if not found:
-
-            def whole(*given: Any) -> Any:
-                due = iter(given)
-                return function(*(one if one is None else next(due) for one in tensors))
-
-            found.append(torch._inductor.compile(make_fx(whole)(*given), given, options={"triton.cudagraphs": False}))
-        made = found[0](*given)
-        return made[0] if isinstance(made, (tuple, list)) else made
-
-    return form
-
-
 def compile_missing(workload: Any, device: str) -> str:
     """Why torch.compile has no backend here; empty when it has."""
     from hypatia_lab.kernels import loader
