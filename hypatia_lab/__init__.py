@@ -37,4 +37,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(f"{__name__}.{_HOME[name]}")
-    return home if _HOME[name] == name else getattr(home, name)
+    globals()[name] = found = home if _HOME[name] == name else getattr(home, name)
+    return found

@@ -10,7 +10,7 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
 - **Right**: a form whose answer is off from eager's by more than both may be off from float64 is left out, unless it is
   eager that is off; so is one that fails. A warning says so once.
 - **Quickest** is one of the lab's only where it is faster than the quickest of the library's by more than
-  :data:`MARGIN`, at the end of its interval, and again in a race with it and with eager. Else it is the library's:
+  :data:`MARGIN`, and again, at the end of its interval, in a race with it and with eager. Else it is the library's:
   eager, or another that was quicker at first and surely in that race.
 - **Clock**: ``wall``, what a caller waits for, or ``graph``, the time in a replayed CUDA graph. A call that is being
   captured takes what was chosen by ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
@@ -124,17 +124,21 @@ class Dispatcher:
 
     def __call__(self, clock: str, compilers: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
         """The operation of ``tensors`` by the form that is chosen for the like of them."""
-        eager = self.direct["eager"]
         if torch.compiler.is_dynamo_compiling():
             return tracing.call(self.operation, clock, tensors)
         key = self._key(clock, compilers, tensors)
-        if key is None:
-            return eager(*tensors)
         form = self.forms.get(key)
         if form is None:
-            capturing = is_capturing(tensors[0])  # pyright: ignore[reportArgumentType]
-            form = self.forms.get((clock, *key[1:]), eager) if capturing else self.choose(key, tensors)
+            form = self._unknown(key, clock, tensors)
         return form(*tensors)
+
+    def _unknown(self, key: tuple[Any, ...] | None, clock: str, tensors: Tensors) -> Form:
+        """The form for a ``key`` that is not known yet."""
+        if key is None:
+            return self.direct["eager"]
+        if is_capturing(tensors[0]):  # pyright: ignore[reportArgumentType]
+            return self.forms.get((clock, *key[1:])) or self.direct["eager"]
+        return self.choose(key, tensors)
 
     def _key(self, clock: str, compilers: bool, tensors: Tensors) -> tuple[Any, ...] | None:
         """What a choice is for; None where there is nothing to choose."""
@@ -145,8 +149,9 @@ class Dispatcher:
             training.tell_once()
             return None
         needs: Needs = ()
-        if torch.is_grad_enabled() and _requires_grad(tensors):
-            needs = tuple(one is not None and one.requires_grad for one in tensors)
+        if torch.is_grad_enabled():
+            needs = tuple([one is not None and one.requires_grad for one in tensors])
+            needs = needs if True in needs else ()
         kind = "cuda" if x.is_cuda else "cpu"
         cast = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)
         return (
@@ -324,6 +329,8 @@ class Dispatcher:
                 runs[name] = run
         if len(runs) < 2:
             return "eager"
+        # Layers of a training step follow each other without a wait.
+        clock = "hot" if asked and clock == "wall" else clock
         name, rival = quickest(timed(runs, clock, device, BUDGET_S))
         racing = {one: runs[one] for one in dict.fromkeys(("eager", rival or name, name)) if one in runs}
         return confirmed(name, rival, timed(racing, clock, device, RACE_S)) if name != "eager" else name
@@ -354,18 +361,17 @@ def folder() -> Path:
 
 
 def quickest(samples: Mapping[str, Sequence[float]]) -> tuple[str, str]:
-    """The quickest form by ``samples`` (µs, taken turn about), and the library's that it has to beat once more.
+    """The quickest form by ``samples`` (µs, taken turn about), and the library's that it has to beat in a race.
 
-    The latter is empty where the library's quickest is the choice itself: where none of the lab's is faster by more
-    than :data:`MARGIN` at the lower end of its interval.
+    The latter is empty where the library's quickest is the choice itself: where the quickest of the lab's is not ahead
+    of it by more than :data:`MARGIN`. These are means of few samples; the race tells whether that is sure.
     """
-    medians = {name: intervals.geometric(own).value for name, own in samples.items()}
-    best = min((name for name in LIBRARY if name in samples), key=medians.__getitem__, default="eager")
-    if best not in samples:
-        return "eager", ""
-    gains = {name: _gain(samples[best], own) for name, own in samples.items() if name not in LIBRARY}
-    sure = [name for name, gain in gains.items() if gain > MARGIN]
-    return (min(sure, key=medians.__getitem__), best) if sure else (best, "")
+    means = {name: intervals.geometric(own).value for name, own in samples.items()}
+    library = min((name for name in LIBRARY if name in samples), key=means.__getitem__, default="")
+    own = min((name for name in samples if name not in LIBRARY), key=means.__getitem__, default="")
+    if not (library and own) or means[library] <= (1 + MARGIN) * means[own]:
+        return library or "eager", ""
+    return own, library
 
 
 def confirmed(name: str, rival: str, again: Mapping[str, Sequence[float]]) -> str:
@@ -404,13 +410,6 @@ def timed(runs: Mapping[str, Callable[[], Any]], clock: str, device: str, budget
 
 def is_capturing(x: torch.Tensor) -> bool:
     return x.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
-
-
-def _requires_grad(tensors: Tensors) -> bool:
-    for one in tensors:  # noqa: SIM110  (a generator would take longer than all the rest)
-        if one is not None and one.requires_grad:
-            return True
-    return False
 
 
 def _products_tf32() -> bool:

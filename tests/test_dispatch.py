@@ -123,8 +123,10 @@ def test_a_form_within_the_margin_is_not_chosen() -> None:
     eager = [100.0, 101.0, 99.0, 100.5]
     assert dispatch.quickest({"eager": eager, "own": [99.0, 100.0, 98.0, 99.5]}) == ("eager", "")
     assert dispatch.quickest({"eager": eager, "own": [90.0, 91.0, 89.0, 90.5]}) == ("own", "eager")
-    # As quick on average, but nobody knows.
-    assert dispatch.quickest({"eager": eager, "own": [50.0, 150.0, 60.0, 140.0]}) == ("eager", "")
+    # Quicker on average, but nobody knows: the race is to tell, and to tell surely.
+    unsure = {"eager": eager, "own": [50.0, 150.0, 60.0, 140.0]}
+    assert dispatch.quickest(unsure) == ("own", "eager")
+    assert dispatch.confirmed("own", "eager", unsure) == "eager"
 
 
 def test_the_library_to_beat_is_its_quickest_form() -> None:
