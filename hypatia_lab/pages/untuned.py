@@ -167,7 +167,7 @@ def _whole(row: Row) -> bool:
 KINDS: dict[str, Callable[[Row], bool]] = {
     "whole 16 bytes": lambda row: not uneven(row),
     "uneven": uneven,
-    f"of both, at most {FEW} rows of x": _few,
+    f"of these two, with at most {FEW} rows of x": _few,
 }
 """Kind of rows → whether a row of results is of it."""
 
