@@ -207,7 +207,7 @@ class Dispatcher:
             raise ValueError(unknown("clock", clock, CLOCKS))
         return training.apart(partial(self._choose, key, tensors)) if needs else self._choose(key, tensors)
 
-    def _choose(self, key: tuple[Any, ...], tensors: Tensors, rivals: Mapping[str, Form] | None = None) -> Form:
+    def _choose(self, key: tuple[Any, ...], tensors: Tensors) -> Form:
         clock, compilers, needs, *_, kind, weight, _, precision, autocast = key
         eager, asked = self.direct["eager"], Asked(needs, autocast) if needs else None
         # Whoever chooses may need the thread of the backward pass that waits.
