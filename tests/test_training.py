@@ -227,6 +227,17 @@ def test_gradients_and_answers_are_chosen_apart_and_kept(pin: Pin, monkeypatch: 
     gradients(lab.linear_relu, x, weight, bias)
 
 
+@pytest.mark.parametrize(("needed", "clock"), [(False, "wall"), (True, "hot")])
+def test_a_training_steps_calls_are_timed_back_to_back(
+    needed: bool, clock: str, pin: Pin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin("epilogue")
+    asked, samples = set(), dispatch.timed
+    monkeypatch.setattr(dispatch, "timed", lambda runs, clock, *how: (asked.add(clock), samples(runs, clock, *how))[1])
+    lab.linear_relu(*(one.requires_grad_(needed) for one in operands(3)))
+    assert asked == {clock}
+
+
 def test_pytorchs_own_wins_where_nothing_is_surely_quicker(pin: Pin) -> None:
     pin("nothing")
     x, weight, bias = operands(6)
