@@ -128,6 +128,19 @@ def test_without_gradients_what_inductor_makes_of_pytorchs_form_competes(
 
 
 @pytest.mark.usefixtures("planted")
+def test_where_inductor_fails_the_form_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(forms: Any, tensors: Any, *given: Any) -> str:
+        assert forms["eager"] is PLAIN, "what Inductor says where it cannot"
+        return "own"
+
+    monkeypatch.setattr(LINEAR_RELU, "measured", measured, raising=False)
+    tensors = operands(3)
+    y = torch.compile(lab.linear_relu, fullgraph=True, backend="aot_eager")(*tensors)
+    torch.testing.assert_close(y, PLAIN(*tensors))
+    assert RAN == []
+
+
+@pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize(("replays", "clock"), [(False, "wall"), (True, "graph")])
 def test_the_clock_is_that_of_what_is_replayed(replays: bool, clock: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LINEAR_RELU, "chosen", {})
