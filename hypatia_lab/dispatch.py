@@ -35,8 +35,7 @@ import json
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -129,16 +128,8 @@ class Dispatcher:
         key = self._key(clock, compilers, tensors)
         form = self.forms.get(key)
         if form is None:
-            form = self._unknown(key, clock, tensors)
+            form = self.choose(key, clock, tensors)
         return form(*tensors)
-
-    def _unknown(self, key: tuple[Any, ...] | None, clock: str, tensors: Tensors) -> Form:
-        """The form for a ``key`` that is not known yet."""
-        if key is None:
-            return self.direct["eager"]
-        if is_capturing(tensors[0]):  # pyright: ignore[reportArgumentType]
-            return self.forms.get((clock, *key[1:])) or self.direct["eager"]
-        return self.choose(key, tensors)
 
     def _key(self, clock: str, compilers: bool, tensors: Tensors) -> tuple[Any, ...] | None:
         """What a choice is for; None where there is nothing to choose."""
@@ -175,12 +166,12 @@ class Dispatcher:
     def own(self, clock: str, tensors: Tensors) -> Form | None:
         """The choice for ``tensors``, measured now if it is not known, where it is a form of the lab's; else None.
 
-        And None where nothing is differentiated and what Inductor makes of PyTorch's is as fast. With a backward pass
-        that cannot be asked: Inductor would wait for a lock which whoever traces holds.
+        And None where nothing is differentiated and what Inductor makes of PyTorch's is as fast. (With a backward pass
+        Inductor would wait for a lock which whoever traces holds.)
         """
         key = self._key(clock, False, tensors)
         form = self._choose(key, tensors) if key else None
-        if key is None or self.chosen[key] in LIBRARY:
+        if key is None or self.chosen.get(key, "eager") in LIBRARY:
             return None
         return form if key[2] or self._ahead_of_inductor(key, tensors) else None
 
@@ -189,9 +180,9 @@ class Dispatcher:
         assert x is not None
         assert work is not None
         forms = {"eager": tracing.by_inductor(self.direct["eager"]), name: self.forms[key]}
-        clock = "graph" if x.is_cuda else "wall"
+        clock, device = ("graph", x.device) if x.is_cuda else ("wall", -1)
         try:
-            with _CHOOSING, _there(x, False):
+            with _CHOOSING, torch.cuda.device(device):
                 return self._found(work, clock, "inductor", tensors, None, forms)[0] == name
         except Exception:  # where Inductor fails, whoever traces gets what needs nothing of the lab's
             return False
@@ -202,14 +193,16 @@ class Dispatcher:
         except RuntimeError:  # PyTorch's old and new switches say different things
             return "unknown"
 
-    def choose(self, key: tuple[Any, ...], tensors: Tensors) -> Form:
-        clock, _, needs, *_ = key
+    def choose(self, key: tuple[Any, ...] | None, clock: str, tensors: Tensors) -> Form:
+        """The form for a ``key`` that is not known yet."""
         # Of torch.export's tensors and of a tracer's sizes, which are tensors, no key is ever known.
-        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        if key is None or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return self.direct["eager"]
+        if is_capturing(tensors[0]):  # pyright: ignore[reportArgumentType]
+            return self.forms.get((clock, *key[1:])) or self.direct["eager"]
         if clock not in CLOCKS:
             raise ValueError(unknown("clock", clock, CLOCKS))
-        return training.apart(partial(self._choose, key, tensors)) if needs else self._choose(key, tensors)
+        return training.apart(partial(self._choose, key, tensors)) if key[2] else self._choose(key, tensors)
 
     def _choose(self, key: tuple[Any, ...], tensors: Tensors) -> Form:
         clock, compilers, needs, *_, kind, weight, _, precision, autocast = key
@@ -230,7 +223,7 @@ class Dispatcher:
                     and (work := self._workload(precision, tensors, asked)) is not None
                 ):
                     clock = clock if x.is_cuda else "wall"  # a CPU has no graphs
-                    with _there(x, bool(needs)):
+                    with torch.set_grad_enabled(bool(needs)), torch.cuda.device(x.device if x.is_cuda else -1):
                         forms = self.candidates(work, x.device.type, compilers, asked, clock)
                         name, form = self._found(work, clock, compilers, tensors, asked, forms)
                 self.chosen[key], self.forms[key] = name, form
@@ -353,12 +346,6 @@ class Dispatcher:
         return calls, fault
 
 
-@contextmanager
-def _there(x: torch.Tensor, gradients: bool) -> Iterator[None]:
-    with torch.set_grad_enabled(gradients), torch.cuda.device(x.device if x.is_cuda else -1):
-        yield
-
-
 def folder() -> Path:
     """Where choices are kept, a file each."""
     return loader.cache_folder() / "choices"
@@ -367,8 +354,8 @@ def folder() -> Path:
 def quickest(samples: Mapping[str, Sequence[float]]) -> tuple[str, str]:
     """The quickest form by ``samples`` (µs, taken turn about), and the library's that it has to beat in a race.
 
-    The latter is empty where the library's quickest is the choice itself: where the quickest of the lab's is not ahead
-    of it by more than :data:`MARGIN`. These are means of few samples; the race tells whether that is sure.
+    The latter is empty where the library's quickest is the choice: where the quickest of the lab's is not ahead by more
+    than :data:`MARGIN`. These are means of few samples; the race tells whether that is sure.
     """
     means = {name: intervals.geometric(own).value for name, own in samples.items()}
     library = min((name for name in LIBRARY if name in samples), key=means.__getitem__, default="")
