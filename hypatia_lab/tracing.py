@@ -79,7 +79,6 @@ def _eager(operation: str) -> Callable[..., torch.Tensor]:
 
 def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
     # ``stamp`` keeps graphs apart that torch.compile has stored.
-    from torch._subclasses import FakeTensor
     from torch._subclasses.functional_tensor import FunctionalTensor
 
     one, eager, given = DISPATCHERS[operation], _eager(operation), [one for one in tensors if one is not None]
@@ -88,8 +87,9 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
         return eager(*tensors)
     if kinds <= {torch.Tensor, torch.nn.Parameter}:  # of a backend that runs the graph as it is
         return one(clock, False, *tensors)
-    # In a backward pass nothing could be asked for in another thread; and a class of its own says what it does itself.
-    if training.in_backward() or not kinds <= {FakeTensor, FunctionalTensor}:
+    # Dynamo itself asks for shapes alone, in a backward pass nothing could be asked for in another thread, and a class of
+    # its own says what it does itself.
+    if training.in_backward() or kinds != {FunctionalTensor}:
         return eager(*tensors)
     grad = torch.is_grad_enabled() and any(one.requires_grad for one in given)
     clock = "graph" if _replayed() and not grad else clock
