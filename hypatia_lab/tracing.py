@@ -87,8 +87,8 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
         return eager(*tensors)
     if kinds <= {torch.Tensor, torch.nn.Parameter}:  # of a backend that runs the graph as it is
         return one(clock, False, *tensors)
-    # Dynamo itself asks for shapes alone, in a backward pass nothing could be asked for in another thread, and a class of
-    # its own says what it does itself.
+    # Dynamo itself asks for shapes alone; in a backward pass nothing could be asked for in another thread; and a class
+    # of its own says what it does itself.
     if training.in_backward() or kinds != {FunctionalTensor}:
         return eager(*tensors)
     grad = torch.is_grad_enabled() and any(one.requires_grad for one in given)
