@@ -187,8 +187,8 @@ def choices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
     monkeypatch.setattr(dispatch, "told", set())
     for one in (dispatch.LINEAR_RELU, *dispatch.CONV_BLOCKS.values(), *dispatch.MLPS.values()):
-        monkeypatch.setattr(one, "forms", {})
-        monkeypatch.setattr(one, "chosen", {})
+        for known in ("forms", "chosen", "guards", "recent"):
+            monkeypatch.setattr(one, known, {})
     return tmp_path / "choices"
 
 

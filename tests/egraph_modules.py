@@ -17,7 +17,7 @@ def targets(module: torch.fx.GraphModule) -> list[str]:
     return [node.target.__name__.split(".")[0] for node in module.graph.nodes if node.op == "call_function"]
 
 
-def optimized(module: nn.Module, *args, **options) -> Optimized:
-    result = optimize(module, args, mode="strict", **options)
+def optimized(module: nn.Module, *args, mode: str = "strict", **options) -> Optimized:
+    result = optimize(module, args, mode=mode, **options)
     assert isinstance(result, Optimized)
     return result

@@ -35,12 +35,14 @@ class Fast(dict):
         return super().get(name.split()[0], default)
 
 
-def test_costs_are_measured_once_stored_and_decide(tmp_path, monkeypatch):
+@pytest.mark.parametrize("training", [True, False])
+def test_costs_are_measured_once_stored_and_decide(tmp_path, monkeypatch, training):
     monkeypatch.setattr(measure, "SPREAD", float("inf"))  # of a busy machine as well
-    module, x = mlp(2), torch.randn(8, 16)
+    module, x = mlp(2).train(training), torch.randn(8, 16)
     result = optimized(module, x, measure=True)
     assert result.report.measured == 1
-    stored = measure.stored("cpu")
+    assert measure.stored("cpu", training=not training).measured == {}
+    stored = measure.stored("cpu", training=training)
     assert {name.split()[0] for name in stored.measured} >= {"Linear", "Relu", "LinearRelu"}
     operators = [time for name, time in stored.measured.items() if not name.startswith("whole ")]
     assert all(0 < time.low < time.estimate < time.high for time in operators)
@@ -52,10 +54,10 @@ def test_costs_are_measured_once_stored_and_decide(tmp_path, monkeypatch):
     kept = optimized(module, x, costs=Costs("cpu", measured={**stored.measured, **slow}))
     assert targets(kept) == ["linear", "relu", "linear"]
     (tmp_path / "costs.json").write_text("{ no JSON")
-    assert measure.stored("cpu").measured == {}
+    assert measure.stored("cpu", training=training).measured == {}
     monkeypatch.setattr(measure, "SPREAD", 1.0)
     assert optimized(module, x, measure=True).report.measured == 1
-    assert measure.stored("cpu").measured == {}
+    assert measure.stored("cpu", training=training).measured == {}
 
 
 CALM, BUSY = (0.999, 1.0, 1.001, 1.0), (1.0, 1.3, 1.31, 0.99, 1.6, 1.0)
@@ -92,6 +94,17 @@ def test_a_rewritten_graph_that_is_no_faster_as_a_whole_is_not_taken(monkeypatch
     assert (result.report.cost_after < result.report.cost_before) == kept
     torch.testing.assert_close(result(x), module(x))
     assert result.get_parameter("0.weight") is module.get_parameter("0.weight")
+
+
+@pytest.mark.parametrize(("training", "grad"), [(True, True), (False, True), (True, False)])
+def test_a_module_in_train_mode_is_raced_by_both_passes(monkeypatch, training, grad):
+    raced(monkeypatch, 100.0, 90.0)
+    module, passes = mlp(2).train(training), []
+    module.get_parameter("0.weight").register_hook(passes.append)
+    with torch.set_grad_enabled(grad):
+        result = optimized(module, torch.randn(8, 16), measure=True, mode="off")
+    assert set(result.report.raced) == {"original", "rewritten"}
+    assert bool(passes) == (training and grad)
 
 
 def test_a_race_is_run_once_on_a_machine(monkeypatch):

@@ -51,14 +51,15 @@ class Costs:
     """The cost model of one device (``cuda`` or ``cpu``).
 
     ``ceilings`` are measured ones as results.ceilings gives them, (quantity, dtype/math, clock) → rate; what they lack
-    is :data:`RATES` and :data:`BANDWIDTH`. ``measured`` maps :func:`key` to a measured time and goes before both.
-    Raises ``ValueError`` for another device.
+    is :data:`RATES` and :data:`BANDWIDTH`. ``measured`` maps :func:`key` to a measured time and goes before both; with
+    ``training`` it is that of the forward and the backward pass. Raises ``ValueError`` for another device.
     """
 
     device: str
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     measured: Mapping[str, Time] = field(default_factory=dict)
     clock: str = "hot"
+    training: bool = False
 
     def __post_init__(self) -> None:
         if self.device not in RATES:

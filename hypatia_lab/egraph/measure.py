@@ -1,7 +1,7 @@
 """Costs by the lab's clock: every operator of an e-graph timed once a device, shape and dtype, and kept.
 
-Times lie in the cache folder of the built kernels, one file a device, torch version and number of threads, and by
-clock. An interval is a t-interval over the samples of one process: wide enough to keep a tie from deciding, not the
+Times lie in the cache folder of the built kernels, one file a device, torch version and number of threads, by clock and
+by passes. An interval is a t-interval over the samples of one process: wide enough to keep a tie from deciding, not the
 lab's interval over fresh processes, which judges what came of it.
 """
 
@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,22 +52,24 @@ def cost_file(device: str) -> Path:
     return loader.cache_folder() / f"costs-{re.sub(r'[^A-Za-z0-9.]+', '-', f'{name}-torch-{torch.__version__}')}.json"
 
 
-def _section(clock: str) -> str:
+def _section(costs: Costs) -> str:
     # The same operation takes another time where float32 products may be TF32 ones.
-    return f"{clock}, float32 products {torch.get_float32_matmul_precision()}"
+    passes = ", forward and backward" * costs.training
+    return f"{costs.clock}{passes}, float32 products {torch.get_float32_matmul_precision()}"
 
 
-def stored(device: str, clock: str = "hot") -> Costs:
+def stored(device: str, clock: str = "hot", training: bool = False) -> Costs:
     """The costs that were measured on this machine before; a roofline for all else.
 
     ``clock``: "hot" for a graph that is called (on a GPU the slower of launching and computing), "graph" for one that
-    is replayed as a CUDA graph. An unreadable file counts as none. Raises ``ValueError`` for another device.
+    is replayed as a CUDA graph. ``training``: of both passes. An unreadable file counts as none. Raises ``ValueError``
+    for another device.
     """
-    found: dict[str, Time] = {}
+    none, found = Costs(device, clock=clock, training=training), dict[str, Time]()
     with contextlib.suppress(ValueError, TypeError, AttributeError):
-        kept = _kept(device).get(_section(clock), {})
+        kept = _kept(device).get(_section(none), {})
         found = {name: Time(*map(float, times)) for name, times in kept.items()}
-    return Costs(device, measured=found, clock=clock)
+    return replace(none, measured=found)
 
 
 def _kept(device: str) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def _kept(device: str) -> dict[str, Any]:
 
 
 def _store(costs: Costs, fresh: Mapping[str, Time]) -> None:
-    kept, section = _kept(costs.device), _section(costs.clock)
+    kept, section = _kept(costs.device), _section(costs)
     times = {name: [time.low, time.estimate, time.high] for name, time in fresh.items()}
     kept[section] = kept.get(section, {}) | times
     loader.store(cost_file(costs.device), json.dumps(kept, indent=0, sort_keys=True).encode())
@@ -100,19 +102,38 @@ def measure(costs: Costs, egraph: EGraph, seconds: float = 20.0) -> Costs:
 
     @cache
     def tensor(kind: Type | None) -> torch.Tensor | None:
-        return None if kind is None else torch.randn(kind.shape, device=costs.device).to(getattr(torch, kind.dtype))
+        if kind is None:
+            return None
+        drawn = torch.randn(kind.shape, device=costs.device).to(getattr(torch, kind.dtype))
+        return drawn.requires_grad_(costs.training and drawn.is_floating_point())
 
-    def bound(one: Application) -> Callable[[], torch.Tensor]:
+    def bound(one: Application) -> Callable[[], Any]:
         given, keywords = one.operator.call(*one.operator.each(one.arguments, tensor))
-        return lambda: one.operator.target(*given, **keywords)
+        return _passes(lambda: one.operator.target(*given, **keywords), tree_leaves((given, keywords)))
 
-    with torch.no_grad():
+    with torch.set_grad_enabled(costs.training):
         runs = {name: bound(one) for name, one in wanted.items()}
         budget_s = min(BUDGET_S, seconds / len(runs))
         timings = timer.measure(runs, costs.clock, costs.device, budget_s=budget_s)
     fresh = {name: time for name, timing in timings.items() if (time := _time(timing)) is not None}
     _store(costs, {name: time for name, time in fresh.items() if time.high <= SPREAD * time.low})
     return replace(costs, measured={**costs.measured, **fresh})
+
+
+def _passes(forward: Callable[[], Any], tensors: Sequence[Any]) -> Callable[[], Any]:
+    """``forward``, and where autograd is on the gradients of those ``tensors`` that want one."""
+    leaves = [one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad]
+    given: list[torch.Tensor] = []
+
+    def run() -> Any:
+        result = forward()
+        ends = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
+        if not (leaves and ends):
+            return result
+        given.extend(torch.ones_like(one) for one in ends[len(given) :])  # made once: that is not timed
+        return torch.autograd.grad(ends, leaves, given, allow_unused=True)
+
+    return run
 
 
 def race(
@@ -125,14 +146,16 @@ def race(
     for both. A sum of costs knows nothing of what one operation leaves in the caches for the next, or of the host that
     launches. What was timed before, on tensors of these shapes, is not timed again.
     """
-    runs = {"original": lambda: original(*args, **kwargs), "rewritten": lambda: rewritten(*args, **kwargs)}
+    leaves = [*original.parameters(), *tree_leaves((args, kwargs))]
+    graphs = {"original": original, "rewritten": rewritten}
+    runs = {name: _passes(partial(graph, *args, **kwargs), leaves) for name, graph in graphs.items()}
     tensors = [(tuple(t.shape), str(t.dtype)) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     tensors += [(tuple(t.shape), str(t.dtype)) for t in original.state_dict().values()]
     both = hashlib.sha256(f"{original.code}{rewritten.code}{tensors}".encode()).hexdigest()[:16]
     names = {name: f"whole {both} {name}" for name in runs}
     times = {name: costs.measured[key] for name, key in names.items() if key in costs.measured}
     if len(times) < len(runs):
-        with torch.no_grad():
+        with torch.set_grad_enabled(costs.training):
             timings = timer.measure(runs, costs.clock, costs.device, budget_s=RACE_S)
         samples = {name: timing.samples_us for name, timing in timings.items() if isinstance(timing, timer.Timing)}
         if min(len(samples.get(name, ())) for name in runs) < 2:

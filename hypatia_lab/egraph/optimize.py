@@ -62,7 +62,8 @@ def optimize(
     float32's accuracy but not of IEEE float32. ``costs`` is the cost model: by default what was measured on this
     machine before, and a roofline for all else; ``measure`` measures what is missing first, then both graphs as a
     whole on the example inputs, and keeps the original unless the rewritten one is faster (graphs that write into
-    inputs or buffers are not raced). ``seconds`` is the time limit of the integer program.
+    inputs or buffers are not raced). Where autograd is on, the times of a module in train mode are those of both
+    passes. ``seconds`` is the time limit of the integer program.
 
     ``mode`` is about the comparison (:mod:`validate`) of both modules on the example inputs. "strict": where they
     differ, or the comparison fails, the original is given back. "warn": it is not. Either warns and says why in the
@@ -81,7 +82,8 @@ def optimize(
             captured = _capture(module, tuple(example_inputs), keywords, dynamic_shapes)
     except Exception as error:  # whatever it met, the original still runs
         return _unchanged(module, Report(f"cannot be captured: {_first_line(error)}"), mode)
-    costs = costs or measuring.stored(_device(module, example_inputs, keywords))
+    training = module.training and torch.is_grad_enabled()
+    costs = costs or measuring.stored(_device(module, example_inputs, keywords), training=training)
     try:
         result, acts = _rewrite(captured, goals, costs, measure, seconds, seconds_of)
         if measure and result.report.rewrites and not acts:

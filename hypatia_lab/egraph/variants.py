@@ -82,7 +82,7 @@ def _factory(build: Callable[[Inputs], torch.nn.Module], clock: str, options: Ma
 
     def bind(workload: Workload, inputs: Inputs) -> Run:
         built = build(inputs).eval()
-        costs = stored(inputs["x"].device.type, clock)
+        costs = stored(inputs["x"].device.type, clock, training="grad" in inputs)
         return _called(optimized(built, inputs, costs=costs, measure=True, **options), built, inputs)
 
     return bind
