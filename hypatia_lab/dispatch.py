@@ -10,8 +10,8 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
 - **Right**: a form whose answer is off from eager's by more than both may be off from float64 is left out, unless it is
   eager that is off; so is one that fails. A warning says so once.
 - **Quickest** is one of the lab's only where it is faster than the quickest of the library's by more than
-  :data:`race.MARGIN`, and again, at the end of its interval, in a race with it and with eager. Else it is the
-  library's: eager, or another that was quicker at first and surely in that race.
+  :data:`MARGIN`, and again, at the end of its interval, in a race with it and with eager. Else it is the library's:
+  eager, or another that was quicker at first and surely in that race.
 - **Clock**: ``wall``, what a caller waits for, or ``graph``, the time in a replayed CUDA graph. A call that is being
   captured takes what was chosen by ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
 - **Gradients**: where some are asked for, forms of both passes race in the same way, by which are asked for;
@@ -23,10 +23,9 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
 - **Autocast** casts the layers' tensors as it casts linear's where gradients are asked for. Otherwise it gets PyTorch's
   own form, as do torch.export, torch.jit.trace, FX's proxies, transforms of torch.func and subclasses of tensors.
 
-Looking up takes the host some microseconds, and ten times as long in a call by itself as in a loop: the caches no
-longer hold its code. So of a weight that was met before one question in C++, by what guards Dynamo's graphs, tells
-whether this call is as the last one, and the rest is asked of ``torch._C``, below PyTorch's own functions. Of a call
-that is mostly launching this is a share; replayed from a graph it is nothing.
+Looking up takes the host some microseconds, and several times as long in a call by itself as in a loop, perhaps since
+the caches no longer hold its code. So it asks what is in ``torch._C``, below PyTorch's own functions. Of a call that is
+mostly launching this is a share; replayed from a graph it is nothing.
 """
 
 from __future__ import annotations
@@ -43,11 +42,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
-from torch.autograd import forward_ad
 
 from hypatia_lab import clock as timer
-from hypatia_lab import machine, messages, race, tracing, training, variants
+from hypatia_lab import intervals, machine, messages, tracing, training, variants
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.compiled import compiled
 from hypatia_lab.messages import unknown
@@ -59,6 +56,8 @@ from hypatia_lab.training import Asked, Calls, Fault, Needs, Tensors
 from hypatia_lab.variants import Variant, variant
 from hypatia_lab.workloads import Workload, WorkloadError
 
+MARGIN = intervals.EQUIVALENCE
+"""Share by which a form of the lab's must be significantly faster than the library's to be chosen."""
 BUDGET_S, RACE_S = 0.02, 0.06
 """Time of each candidate beside its warming up, and of the two that race in the end."""
 HOPELESS, LEEWAY_S = 2.0, 1e-4
@@ -68,12 +67,12 @@ SLOW_S = 0.5
 CLOCKS = ("wall", "graph")
 MOST_KINDS = 32
 """So many shapes of x a layer is measured for in training: of lengths that change from step to step no more are."""
-MOST_WEIGHTS = 4096
-"""So many weights' last calls are remembered."""
 
 LESSONS = {"ladder_vector", "document"}
 """Tags of forms that are there to be looked at: steps on the way to a kernel, each of which a GPU's compiler would have
 to build first, and what a document describes."""
+LIBRARY = ("eager", "epilogue", "group_norm")
+"""Forms of PyTorch's that stand for the library."""
 
 _CHOOSING = threading.RLock()
 """Held while something is chosen: two measurements at a time would disturb each other."""
@@ -121,52 +120,16 @@ class Dispatcher:
     casts: bool = False
     forms: dict[Any, Form] = field(default_factory=dict)
     chosen: dict[Any, str] = field(default_factory=dict)
-    guards: dict[Any, Callable[..., bool]] = field(default_factory=dict)
-    recent: dict[int, tuple[Callable[..., bool], str, bool, str, Form]] = field(default_factory=dict)
 
     def __call__(self, clock: str, compilers: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
         """The operation of ``tensors`` by the form that is chosen for the like of them."""
         if torch.compiler.is_dynamo_compiling():
             return tracing.call(self.operation, clock, tensors)
-        last = self.recent.get(id(tensors[1]))
-        if last is not None:
-            alike, its_clock, its_compilers, precision, form = last
-            if (
-                alike(*tensors)
-                and clock == its_clock
-                and compilers == its_compilers
-                and forward_ad._current_level < 0
-                and not is_capturing(tensors[0])  # pyright: ignore[reportArgumentType]
-                and (not precision or precision == self._math())
-            ):
-                return form(*tensors)
         key = self._key(clock, compilers, tensors)
         form = self.forms.get(key)
         if form is None:
             form = self.choose(key, clock, tensors)
-        if key is not None and self.forms.get(key) is form:
-            self._remember(key, compilers, tensors, form)
         return form(*tensors)
-
-    def _remember(self, key: tuple[Any, ...], compilers: bool, tensors: Tensors, form: Form) -> None:
-        """Have the next call with this weight take ``form``, if it is as this one.
-
-        Guards ask of tensors type, dtype, device, sizes, strides, whether a gradient is wanted, and their dispatch
-        keys, which tell of autocast, modes and transforms as well.
-        """
-        clock, *_, kind, weight, _, precision, autocast = key
-        plain = {kind, weight} <= {torch.Tensor, torch.nn.Parameter}
-        own: Any = [one for one in tensors if isinstance(one, torch.Tensor)]
-        if not plain or len(own) < len(tensors) or autocast or is_capturing(own[0]):
-            return
-        if not self.guards.get(key, _never)(*own):
-            sizes: Any = [list(one.shape) for one in own]
-            strides: Any = [list(one.stride()) for one in own]
-            self.guards[key] = TensorGuards(*own, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-        if len(self.recent) >= MOST_WEIGHTS:
-            self.recent.clear()
-        switched = own[0].is_cuda and own[0].dtype is torch.float32
-        self.recent[id(own[1])] = (self.guards[key], clock, compilers, precision if switched else "", form)
 
     def _key(self, clock: str, compilers: bool, tensors: Tensors) -> tuple[Any, ...] | None:
         """What a choice is for; None where there is nothing to choose."""
@@ -208,7 +171,7 @@ class Dispatcher:
         """
         key = self._key(clock, False, tensors)
         form = self._choose(key, tensors) if key else None
-        if key is None or self.chosen.get(key, "eager") in race.LIBRARY:
+        if key is None or self.chosen.get(key, "eager") in LIBRARY:
             return None
         return form if key[2] or self._ahead_of_inductor(key, tensors) else None
 
@@ -322,10 +285,10 @@ class Dispatcher:
         known = variants.variants(self.operation)
         found: dict[str, Form] = {}
         if asked:
-            found |= {name: self.direct[name] for name in race.LIBRARY if name in self.direct and name != "epilogue"}
+            found |= {name: self.direct[name] for name in LIBRARY if name in self.direct and name != "epilogue"}
             found |= self.both(clock, work, device, asked.needs)
         else:
-            for name, one in sorted(known.items(), key=lambda pair: pair[0] not in race.LIBRARY):
+            for name, one in sorted(known.items(), key=lambda pair: pair[0] not in LIBRARY):
                 if contends(one) and not one.needs(work, device):
                     found[name] = self.direct.get(name) or _unbound(one, work, self.names)
         for name in ("compile", "compile_max_autotune") if compilers else ():
@@ -357,19 +320,17 @@ class Dispatcher:
             except Exception as cause:
                 _tell(self.operation, name, messages.one_line(cause))
                 continue
-            if name in race.LIBRARY:
+            if name in LIBRARY:
                 least = min(least, *seconds)
-            if name in race.LIBRARY or min(seconds) <= HOPELESS * least + LEEWAY_S:
+            if name in LIBRARY or min(seconds) <= HOPELESS * least + LEEWAY_S:
                 runs[name] = run
         if len(runs) < 2:
             return "eager"
         if asked and clock == "wall":  # layers of a training step follow each other without a wait
-            clock, runs = "hot", {name: partial(race.forgotten, run) for name, run in runs.items()}
-        name, rival = race.quickest(race.timed(runs, clock, device, BUDGET_S))
-        if name == "eager":
-            return name
+            clock, runs = "hot", {name: partial(_forgotten, run) for name, run in runs.items()}
+        name, rival = quickest(timed(runs, clock, device, BUDGET_S))
         racing = {one: runs[one] for one in dict.fromkeys(("eager", rival or name, name)) if one in runs}
-        return race.confirmed(name, rival, race.timed(racing, clock, device, RACE_S))
+        return confirmed(name, rival, timed(racing, clock, device, RACE_S)) if name != "eager" else name
 
     def _one(self, forms: Mapping[str, Form], tensors: Tensors, work: Workload) -> tuple[Calls, Fault]:
         """A call of each form, and what tells how its answer is off."""
@@ -390,17 +351,57 @@ def folder() -> Path:
     return loader.cache_folder() / "choices"
 
 
+def quickest(samples: Mapping[str, Sequence[float]]) -> tuple[str, str]:
+    """The quickest form by ``samples`` (µs, taken turn about), and the library's that it has to beat in a race.
+
+    The latter is empty where the library's quickest is the choice: where the quickest of the lab's is not ahead by more
+    than :data:`MARGIN`. These are means of few samples; the race tells whether that is sure.
+    """
+    means = {name: intervals.geometric(own).value for name, own in samples.items()}
+    library = min((name for name in LIBRARY if name in samples), key=means.__getitem__, default="")
+    own = min((name for name in samples if name not in LIBRARY), key=means.__getitem__, default="")
+    if not (library and own) or means[library] <= (1 + MARGIN) * means[own]:
+        return library or "eager", ""
+    return own, library
+
+
+def confirmed(name: str, rival: str, again: Mapping[str, Sequence[float]]) -> str:
+    """The choice by a second measurement, ``again`` (µs), where ``name`` and ``rival`` are what :func:`quickest` found.
+
+    Whoever is to take the place of another has to win twice, and the second time surely: a form of the library's from
+    eager, one of the lab's from the library's, and that by more than :data:`MARGIN`.
+    """
+    library = rival or name
+    if "eager" in again and _gain(again["eager"], again.get(library, ())) <= 0:
+        library = "eager"
+    sure = rival and {name, library} <= again.keys() and _gain(again[library], again[name]) > MARGIN
+    return name if sure else library
+
+
 def contends(one: Variant) -> bool:
     """Whether a form may be chosen, by what it says of itself; see the module."""
-    if one.name in race.LIBRARY:
+    if one.name in LIBRARY:
         return True
     if one.origin != "own" or one.measures or one.compiles or one.host or LESSONS & set(one.tags):
         return False
     return "forward" in one.directions and not one.name.endswith("_once")
 
 
-def _never(*tensors: Any) -> bool:
-    return False
+def _gain(library: Sequence[float], own: Sequence[float]) -> float:
+    """By what share ``own`` is surely faster: the lower end of the interval, less one."""
+    many = min(len(library), len(own))
+    low = intervals.ratio(library[:many], own[:many]).low if many else math.nan
+    return -1.0 if math.isnan(low) else low - 1
+
+
+def timed(runs: Mapping[str, Callable[[], Any]], clock: str, device: str, budget_s: float) -> dict[str, list[float]]:
+    timings = timer.measure(runs, clock, device, budget_s=budget_s)
+    return {name: one.samples_us for name, one in timings.items() if isinstance(one, timer.Timing) and one.samples_us}
+
+
+def _forgotten(run: Callable[[], Any]) -> None:
+    """A call whose answer is not kept: of many back to back that would be much memory."""
+    run()
 
 
 def is_capturing(x: torch.Tensor) -> bool:

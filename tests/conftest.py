@@ -187,8 +187,8 @@ def choices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
     monkeypatch.setattr(dispatch, "told", set())
     for one in (dispatch.LINEAR_RELU, *dispatch.CONV_BLOCKS.values(), *dispatch.MLPS.values()):
-        for known in ("forms", "chosen", "guards", "recent"):
-            monkeypatch.setattr(one, known, {})
+        monkeypatch.setattr(one, "forms", {})
+        monkeypatch.setattr(one, "chosen", {})
     return tmp_path / "choices"
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +15,9 @@ import pytest
 import torch
 from kernel_tensors import DEVICE, matrices, normal
 from stopwatch import Stopwatch
-from torch.autograd import forward_ad
-from torch.utils.flop_counter import FlopCounterMode
 
 import hypatia_lab as lab
-from hypatia_lab import dispatch, race, variants
+from hypatia_lab import dispatch, variants
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS, Dispatcher
 from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations.linear_relu import reference
@@ -74,11 +71,11 @@ def chosen(one: Dispatcher) -> list[str]:
 def raced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Times that nothing disturbs, race by race: name → time."""
 
-    def plan(*races: dict[str, float]) -> None:
+    def race(*races: dict[str, float]) -> None:
         drawn = iter(races)
-        monkeypatch.setattr(race, "timed", lambda *given: {name: [us] * 4 for name, us in next(drawn).items()})
+        monkeypatch.setattr(dispatch, "timed", lambda *given: {name: [us] * 4 for name, us in next(drawn).items()})
 
-    return plan
+    return race
 
 
 def test_the_quickest_of_planted_forms_is_chosen_and_kept(planted: Any, choices: Path) -> None:
@@ -124,34 +121,34 @@ def test_the_numbers_of_the_caller_prove_nothing(planted: Any) -> None:
 
 def test_a_form_within_the_margin_is_not_chosen() -> None:
     eager = [100.0, 101.0, 99.0, 100.5]
-    assert race.quickest({"eager": eager, "own": [99.0, 100.0, 98.0, 99.5]}) == ("eager", "")
-    assert race.quickest({"eager": eager, "own": [90.0, 91.0, 89.0, 90.5]}) == ("own", "eager")
+    assert dispatch.quickest({"eager": eager, "own": [99.0, 100.0, 98.0, 99.5]}) == ("eager", "")
+    assert dispatch.quickest({"eager": eager, "own": [90.0, 91.0, 89.0, 90.5]}) == ("own", "eager")
     # Quicker on average, but nobody knows: the race is to tell, and to tell surely.
     unsure = {"eager": eager, "own": [50.0, 150.0, 60.0, 140.0]}
-    assert race.quickest(unsure) == ("own", "eager")
-    assert race.confirmed("own", "eager", unsure) == "eager"
+    assert dispatch.quickest(unsure) == ("own", "eager")
+    assert dispatch.confirmed("own", "eager", unsure) == "eager"
 
 
 def test_the_library_to_beat_is_its_quickest_form() -> None:
     samples = {"eager": [100.0] * 4, "epilogue": [80.0, 80.5, 80.0, 80.5], "own": [90.0, 90.5, 90.0, 90.5]}
-    assert race.quickest(samples) == ("epilogue", "")
-    assert race.quickest(samples | {"own": [70.0, 70.5, 70.0, 70.5]}) == ("own", "epilogue")
-    assert race.quickest({"own": [1.0, 1.0]}) == ("eager", "")
+    assert dispatch.quickest(samples) == ("epilogue", "")
+    assert dispatch.quickest(samples | {"own": [70.0, 70.5, 70.0, 70.5]}) == ("own", "epilogue")
+    assert dispatch.quickest({"own": [1.0, 1.0]}) == ("eager", "")
 
 
 def test_another_form_of_the_librarys_has_to_be_the_quicker_twice(planted: Any, raced: Any) -> None:
     """Once, eager took longer than another on a GPU by chance, and that other was 9% slower from then on."""
     slow, quick, near = [21.0] * 4, [19.0] * 4, [20.9] * 4
-    assert race.confirmed("group_norm", "", {"eager": slow, "group_norm": quick}) == "group_norm"
+    assert dispatch.confirmed("group_norm", "", {"eager": slow, "group_norm": quick}) == "group_norm"
     # One of the lab's that loses leaves the place to whichever of the library's has won.
     again = {"eager": quick, "group_norm": slow, "own": near}
-    assert race.confirmed("own", "group_norm", again) == "eager"
-    assert race.confirmed("own", "group_norm", again | {"eager": slow, "group_norm": near}) == "group_norm"
-    assert race.confirmed("own", "group_norm", again | {"own": [15.0] * 4}) == "own"
+    assert dispatch.confirmed("own", "group_norm", again) == "eager"
+    assert dispatch.confirmed("own", "group_norm", again | {"eager": slow, "group_norm": near}) == "group_norm"
+    assert dispatch.confirmed("own", "group_norm", again | {"own": [15.0] * 4}) == "own"
     # Quicker on average, and not surely.
-    assert race.confirmed("group_norm", "", {"eager": [19.0, 21.0] * 2, "group_norm": [21.0, 18.5] * 2}) == "eager"
+    assert dispatch.confirmed("group_norm", "", {"eager": [19.0, 21.0] * 2, "group_norm": [21.0, 18.5] * 2}) == "eager"
     # Who failed in the race is not chosen.
-    assert race.confirmed("own", "group_norm", {"eager": quick}) == "eager"
+    assert dispatch.confirmed("own", "group_norm", {"eager": quick}) == "eager"
     raced({"eager": 21.0, "epilogue": 19.0}, {"eager": 19.0, "epilogue": 21.0})
     assert decided(planted(epilogue=PLAIN)) == "eager"
 
@@ -220,43 +217,6 @@ def test_a_later_call_only_looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
     lab.linear_relu(*tensors)
     with pytest.raises(pytest.fail.Exception):
         lab.linear_relu(*operands(4))
-
-
-UNLIKE: dict[str, Callable[[Any, list[torch.Tensor]], Any]] = {
-    "rows": lambda one, given: one("wall", False, given[0][:-1], *given[1:]),
-    "strides": lambda one, given: one("wall", False, given[0].t().contiguous().t(), *given[1:]),
-    "clock": lambda one, given: one("graph", False, *given),
-    "compilers": lambda one, given: one("wall", True, *given),
-    "no bias": lambda one, given: one("wall", False, *given[:2], None),
-    "a gradient": lambda one, given: one("wall", False, given[0].clone().requires_grad_(), *given[1:]),
-    "autocast": lambda one, given: within(torch.autocast(DEVICE, torch.bfloat16), one, given),
-    "forward mode": lambda one, given: within(forward_ad.dual_level(), one, given),
-    "vmap": lambda one, given: torch.vmap(lambda x: one("wall", False, x, *given[1:]))(given[0][None]),
-    "grad": lambda one, given: torch.func.grad(lambda x: one("wall", False, x, *given[1:]).sum())(given[0]),
-    "a tracer": lambda one, given: torch.jit.trace(lambda *x: one("wall", False, *x), tuple(given), check_trace=False),
-    "a subclass": lambda one, given: one("wall", False, given[0].as_subclass(Own), *given[1:]),
-    "a mode": lambda one, given: within(FlopCounterMode(display=False), one, given),
-}
-
-
-class Own(torch.Tensor):
-    """A subclass that computes as a tensor does."""
-
-
-def within(state: AbstractContextManager[Any], one: Dispatcher, given: list[torch.Tensor]) -> torch.Tensor:
-    with state:
-        return one("wall", False, *given)
-
-
-@pytest.mark.filterwarnings("ignore:second derivatives")
-@pytest.mark.parametrize("unlike", ["", *UNLIKE])
-def test_what_a_weights_last_call_took_is_taken_again_by_the_like_of_it_alone(unlike: str, planted: Any) -> None:
-    one, given = planted(quick=PLAIN), operands(3)
-    one("wall", False, *given)
-    called: list[Any] = []
-    one.recent |= {weight: (*last[:-1], lambda *given: called.append(given)) for weight, last in one.recent.items()}
-    UNLIKE.get(unlike, lambda one, given: one("wall", False, *given))(one, given)
-    assert bool(called) == (not unlike)
 
 
 def test_strides_and_a_missing_bias_are_kinds_of_their_own() -> None:
@@ -382,9 +342,8 @@ def test_what_is_found_once_holds_no_memory_that_two_calls_would_share(one: Disp
 def test_a_known_choice_is_not_for_tensors_without_memory_nor_for_a_tracer() -> None:
     tensors = operands(3)
     lab.linear_relu(*tensors)
-    strange = lambda *given: pytest.fail("a form of this device's")  # noqa: E731
-    LINEAR_RELU.forms |= dict.fromkeys(LINEAR_RELU.forms, strange)
-    LINEAR_RELU.recent |= {weight: (*last[:-1], strange) for weight, last in LINEAR_RELU.recent.items()}
+    for key in LINEAR_RELU.forms:
+        LINEAR_RELU.forms[key] = lambda *given: pytest.fail("a form of this device's")
     assert lab.linear_relu(*(tensor.to("meta") for tensor in tensors)).is_meta
     traced: Any = torch.jit.trace(lambda *given: lab.linear_relu(*given), tuple(tensors), check_trace=False)
     assert torch.equal(traced(*tensors), PLAIN(*tensors))

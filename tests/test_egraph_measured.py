@@ -107,6 +107,36 @@ def test_a_module_in_train_mode_is_raced_by_both_passes(monkeypatch, training, g
     assert bool(passes) == (training and grad)
 
 
+def test_running_statistics_are_asked_for_no_gradient():
+    module = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2))
+    module.get_submodule("1").eval()
+    assert optimized(module, torch.randn(2, 2, 9, 9), measure=True).report.measured == 1
+
+
+def test_what_has_no_backward_pass_is_raced_by_the_other(monkeypatch):
+    raced(monkeypatch, 100.0, 200.0)
+    forward = measure.timer.measure
+
+    def timed(runs, *rest, **more):
+        return dict.fromkeys(runs, ClockError("no")) if torch.is_grad_enabled() else forward(runs, *rest, **more)
+
+    monkeypatch.setattr(measure.timer, "measure", timed)
+    result = optimized(mlp(2).train(), torch.randn(8, 16), measure=True)
+    assert set(result.report.raced) == {"original"}
+    assert targets(result) == ["linear", "relu", "linear"]
+
+
+def test_a_race_is_kept_for_what_wants_gradients_alike(monkeypatch):
+    raced(monkeypatch, 100.0, 90.0)
+    module, x = mlp(2).train(), torch.randn(8, 16)
+    optimized(module.requires_grad_(False), x, measure=True, mode="off")
+    timed = mock.Mock(wraps=measure.timer.measure)
+    monkeypatch.setattr(measure.timer, "measure", timed)
+    for _ in range(2):
+        optimized(module.requires_grad_(), x, measure=True, mode="off")
+        assert timed.call_count == 1
+
+
 def test_a_race_is_run_once_on_a_machine(monkeypatch):
     raced(monkeypatch, 100.0, 90.0)
     module, x = mlp(2), torch.randn(8, 16)

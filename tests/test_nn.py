@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 import hypatia_lab as lab
-from hypatia_lab import race
+from hypatia_lab import dispatch
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU
 from hypatia_lab.nn import LinearReLU, Sequential
 
@@ -29,7 +29,7 @@ def pinned(choices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def samples(runs: dict[str, Any], *how: Any) -> dict[str, list[float]]:
         return {name: [2.0 if name == "eager" else 1.0] * 4 for name in runs}
 
-    monkeypatch.setattr(race, "timed", samples)
+    monkeypatch.setattr(dispatch, "timed", samples)
 
 
 def block(channels: int = 4) -> list[nn.Module]:

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import hypatia_lab as lab
-from hypatia_lab import dispatch, race, training, variants
+from hypatia_lab import dispatch, training, variants
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS, Dispatcher
 from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.training import Asked
@@ -36,8 +36,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "told", set())
     monkeypatch.setattr(training, "told", set())
     for one in ALL:
-        for known in ("forms", "chosen", "guards", "recent"):
-            monkeypatch.setattr(one, known, {})
+        monkeypatch.setattr(one, "forms", {})
+        monkeypatch.setattr(one, "chosen", {})
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def pin(monkeypatch: pytest.MonkeyPatch) -> Pin:
         def samples(runs: dict[str, Any], *how: Any) -> dict[str, list[float]]:
             return {one: [quick.get(one, 9.0)] * 4 for one in runs}
 
-        monkeypatch.setattr(race, "timed", samples)
+        monkeypatch.setattr(dispatch, "timed", samples)
         monkeypatch.setattr(dispatch, "LEEWAY_S", 60.0)  # a busy machine leaves none out
 
     return to
@@ -223,7 +223,6 @@ def test_gradients_and_answers_are_chosen_apart_and_kept(pin: Pin, monkeypatch: 
     lab.linear_relu(x, weight, bias)
     assert chosen(LINEAR_RELU) == ["epilogue"] * 3
     LINEAR_RELU.forms.clear()
-    LINEAR_RELU.recent.clear()
     monkeypatch.setattr(Dispatcher, "measured", lambda *given: pytest.fail("measured again"))
     gradients(lab.linear_relu, x, weight, bias)
 
@@ -233,8 +232,8 @@ def test_a_training_steps_calls_are_timed_back_to_back(
     needed: bool, clock: str, pin: Pin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pin("epilogue")
-    asked, samples = set(), race.timed
-    monkeypatch.setattr(race, "timed", lambda runs, clock, *how: (asked.add(clock), samples(runs, clock, *how))[1])
+    asked, samples = set(), dispatch.timed
+    monkeypatch.setattr(dispatch, "timed", lambda runs, clock, *how: (asked.add(clock), samples(runs, clock, *how))[1])
     lab.linear_relu(*(one.requires_grad_(needed) for one in operands(3)))
     assert asked == {clock}
 

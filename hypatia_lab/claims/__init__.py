@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from hypatia_lab.claims.claim import Claim, arithmetic
-from hypatia_lab.claims.differences import HOLDS, agreement, differences, differing, tested
+from hypatia_lab.claims.differences import agreement, differences, differing, tested
 from hypatia_lab.claims.judgement import ANY, COLUMNS, Judgement
 from hypatia_lab.claims.ledger import LAB, ClaimError, Contents, Draft, claimed, gather, ledger, load, load_file
 from hypatia_lab.claims.statements import statements

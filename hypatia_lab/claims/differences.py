@@ -55,17 +55,12 @@ def differing(parts: Iterable[list[Judgement]]) -> list[list[Judgement]]:
     return [own for own in parts if len({row.verdict for row in own}) > 1]
 
 
-HOLDS = ("all", "most", "some", "one")
-"""On how many machines the commonest verdict holds of those that could test the claim: on all of at least two, on more
-than half, on at least two, on one."""
-
-
 def agreement(rows: Sequence[Judgement]) -> list[dict[str, Any]]:
     """On how many machines a verdict holds, a line a claim that any of them could test, in order of the ledger.
 
     ``rows`` are those of :func:`hypatia_lab.claims.judge`. Keys: id, claim, lead, verdicts (machine → verdict, of those
-    that could test it), verdict (the commonest, and of two the first in order of :data:`VERDICTS`), holds
-    (:data:`HOLDS`). A claim that no machine decides (arithmetic) is left out.
+    that could test it), verdict (the commonest, and of two the first in order of :data:`VERDICTS`), holds (on "all" of
+    at least two of them, on "most", on "some" or on "one"). A claim that no machine decides (arithmetic) is left out.
     """
     out = []
     for own in _by_part(row for row in rows if row.machine != ANY):

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +102,19 @@ def measure(costs: Costs, egraph: EGraph, seconds: float = 20.0) -> Costs:
         return costs
 
     @cache
-    def tensor(kind: Type | None) -> torch.Tensor | None:
-        if kind is None:
-            return None
+    def tensor(kind: Type, wants: bool, place: int) -> torch.Tensor:
         drawn = torch.randn(kind.shape, device=costs.device).to(getattr(torch, kind.dtype))
-        return drawn.requires_grad_(costs.training and drawn.is_floating_point())
+        return drawn.requires_grad_(wants and drawn.is_floating_point())
 
     def bound(one: Application) -> Callable[[], Any]:
-        given, keywords = one.operator.call(*one.operator.each(one.arguments, tensor))
+        places = count()  # of two tensors that are one, something else would be timed
+
+        def operand(kind: Type | None) -> torch.Tensor | None:
+            place = next(places)
+            wants = costs.training and place not in one.operator.constants
+            return None if kind is None else tensor(kind, wants, place)
+
+        given, keywords = one.operator.call(*one.operator.each(one.arguments, operand))
         return _passes(lambda: one.operator.target(*given, **keywords), tree_leaves((given, keywords)))
 
     with torch.set_grad_enabled(costs.training):
@@ -121,7 +127,7 @@ def measure(costs: Costs, egraph: EGraph, seconds: float = 20.0) -> Costs:
 
 
 def _passes(forward: Callable[[], Any], tensors: Sequence[Any]) -> Callable[[], Any]:
-    """``forward``, and where autograd is on the gradients of those ``tensors`` that want one."""
+    """``forward``, and where autograd is on the gradients of those ``tensors`` that want one, which are not kept."""
     leaves = [one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad]
     given: list[torch.Tensor] = []
 
@@ -131,7 +137,8 @@ def _passes(forward: Callable[[], Any], tensors: Sequence[Any]) -> Callable[[], 
         if not (leaves and ends):
             return result
         given.extend(torch.ones_like(one) for one in ends[len(given) :])  # made once: that is not timed
-        return torch.autograd.grad(ends, leaves, given, allow_unused=True)
+        torch.autograd.grad(ends, leaves, given, allow_unused=True)
+        return None
 
     return run
 
@@ -146,19 +153,23 @@ def race(
     for both. A sum of costs knows nothing of what one operation leaves in the caches for the next, or of the host that
     launches. What was timed before, on tensors of these shapes, is not timed again.
     """
-    leaves = [*original.parameters(), *tree_leaves((args, kwargs))]
+    given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    given += [*original.parameters(), *original.buffers()]
     graphs = {"original": original, "rewritten": rewritten}
-    runs = {name: _passes(partial(graph, *args, **kwargs), leaves) for name, graph in graphs.items()}
-    tensors = [(tuple(t.shape), str(t.dtype)) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    tensors += [(tuple(t.shape), str(t.dtype)) for t in original.state_dict().values()]
+    runs = {name: _passes(partial(graph, *args, **kwargs), given) for name, graph in graphs.items()}
+    tensors = [(tuple(t.shape), str(t.dtype), costs.training and t.requires_grad) for t in given]
     both = hashlib.sha256(f"{original.code}{rewritten.code}{tensors}".encode()).hexdigest()[:16]
     names = {name: f"whole {both} {name}" for name in runs}
     times = {name: costs.measured[key] for name, key in names.items() if key in costs.measured}
     if len(times) < len(runs):
-        with torch.set_grad_enabled(costs.training):
-            timings = timer.measure(runs, costs.clock, costs.device, budget_s=RACE_S)
-        samples = {name: timing.samples_us for name, timing in timings.items() if isinstance(timing, timer.Timing)}
-        if min(len(samples.get(name, ())) for name in runs) < 2:
+        samples: dict[str, list[float]] = {}
+        for passes in (True, False) if costs.training else (False,):  # not everything has a backward pass
+            with torch.set_grad_enabled(passes):
+                timings = timer.measure(runs, costs.clock, costs.device, budget_s=RACE_S)
+            samples = {name: timing.samples_us for name, timing in timings.items() if isinstance(timing, timer.Timing)}
+            if all(len(samples.get(name, ())) > 1 for name in runs):
+                break
+        else:
             return {}
         whole = intervals.geometric(samples["original"]).value
         share = intervals.ratio(samples["rewritten"], samples["original"])

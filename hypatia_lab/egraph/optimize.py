@@ -63,7 +63,7 @@ def optimize(
     machine before, and a roofline for all else; ``measure`` measures what is missing first, then both graphs as a
     whole on the example inputs, and keeps the original unless the rewritten one is faster (graphs that write into
     inputs or buffers are not raced). Where autograd is on, the times of a module in train mode are those of both
-    passes. ``seconds`` is the time limit of the integer program.
+    passes, for which hooks of its parameters are called, too. ``seconds`` is the time limit of the integer program.
 
     ``mode`` is about the comparison (:mod:`validate`) of both modules on the example inputs. "strict": where they
     differ, or the comparison fails, the original is given back. "warn": it is not. Either warns and says why in the

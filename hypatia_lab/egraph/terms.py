@@ -59,8 +59,9 @@ class Operator:
     in another way, a rule or a kernel need not. ``summands(*arguments)`` counts the products that an element of the
     result sums, ``roundings`` what it goes through beside those; they make the FLOPs, too, of which ``pace`` of the
     dtype's own take as long as one. ``subtracts`` are positions of arguments that are subtracted: by the gate's bounds
-    they add (:mod:`gate`). ``kernels`` counts launches on a GPU (0: only the view changes), ``more_on_cpu`` those that
-    a CPU adds. ``missing(device, *types)`` says why no kernel can compute it there; empty when one can.
+    they add (:mod:`gate`), ``constants`` those of running statistics, which have no gradient. ``kernels`` counts
+    launches on a GPU (0: only the view changes), ``more_on_cpu`` those that a CPU adds. ``missing(device, *types)``
+    says why no kernel can compute it there; empty when one can.
 
     Wherever they are asked, arguments are tensors or their types, and attributes as they are.
     """
@@ -75,6 +76,7 @@ class Operator:
     roundings: int = 0
     pace: float = 1.0
     subtracts: tuple[int, ...] = ()
+    constants: tuple[int, ...] = ()
     kernels: int = 1
     more_on_cpu: int = 0
     missing: Callable[..., str] = lambda device, *types: ""
@@ -240,6 +242,7 @@ OPERATORS: dict[str, Operator] = {
             fits=lambda x, g, b, mean, var, eps: _channels(x.shape[1], g, b, mean, var),
             roundings=8,
             subtracts=(3,),
+            constants=(3, 4),
         ),
         Operator(
             "InstanceNorm",
@@ -258,13 +261,14 @@ OPERATORS: dict[str, Operator] = {
                 device, x.dtype, w.shape, g is not None and c is not None, dims, eps
             ),
         ),
-        Operator("FoldedWeight", ("T", "T", "T", "f64"), calls.folded_weight, roundings=4, kernels=4),
+        Operator("FoldedWeight", ("T", "T", "T", "f64"), calls.folded_weight, roundings=4, constants=(2,), kernels=4),
         Operator(
             "FoldedBias",
             ("T", "T", "T", "T", "T", "f64"),
             calls.folded_bias,
             roundings=6,
             subtracts=(3,),
+            constants=(3, 4),
             kernels=6,
         ),
     )
