@@ -167,13 +167,18 @@ class Dispatcher:
         """The choice for ``tensors``, measured now if it is not known, where it is a form of the lab's; else None.
 
         And None where nothing is differentiated and what Inductor makes of PyTorch's is as fast. (With a backward pass
-        Inductor would wait for a lock which whoever traces holds.)
+        Inductor would wait for a lock which whoever traces holds.) And where another thread is choosing.
         """
         key = self._key(clock, False, tensors)
-        form = self._choose(key, tensors) if key else None
-        if key is None or self.chosen.get(key, "eager") in LIBRARY:
+        # Whoever chooses may race torch.compile, for which it needs a lock that whoever traces holds.
+        if key is None or not _CHOOSING.acquire(blocking=False):
             return None
-        return form if key[2] or self._ahead_of_inductor(key, tensors) else None
+        try:
+            form = self._choose(key, tensors)
+            ours = self.chosen.get(key, "eager") not in LIBRARY
+            return form if ours and (key[2] or self._ahead_of_inductor(key, tensors)) else None
+        finally:
+            _CHOOSING.release()
 
     def _ahead_of_inductor(self, key: tuple[Any, ...], tensors: Tensors) -> bool:
         name, x, work = self.chosen[key], tensors[0], self._workload(key[-2], tensors, None)
@@ -182,7 +187,7 @@ class Dispatcher:
         forms = {"eager": tracing.by_inductor(self.direct["eager"]), name: self.forms[key]}
         clock, device = ("graph", x.device) if x.is_cuda else ("wall", -1)
         try:
-            with _CHOOSING, torch.cuda.device(device):
+            with torch.cuda.device(device):
                 return self._found(work, clock, "inductor", tensors, None, forms)[0] == name
         except Exception:  # where Inductor fails, whoever traces gets what needs nothing of the lab's
             return False

@@ -130,8 +130,5 @@ def _quickest(operation: str, clock: str, tensors: Sequence[torch.Tensor | None]
     return DISPATCHERS[operation](clock, False, *tensors)
 
 
-# Without a kernel of its own, so that it is taken apart, by vmap as well.
-torch.library.define("hypatia::traced", torch.library.infer_schema(_traced, mutates_args=()))
-torch.library.impl("hypatia::traced", "CompositeImplicitAutograd", _traced)
-torch.library.impl("hypatia::traced", "FuncTorchBatchedDecomposition", _traced)
+training.taken_apart("traced", _traced)
 Operator("quickest", _quickest).register_fake(lambda operation, clock, tensors: _eager(operation)(*tensors))

@@ -1,7 +1,8 @@
 """Both passes of the dispatcher's operations: who competes under autograd, and what their gradients are held to.
 
 A form of both passes is a function of its tensors like any other, and differentiable: PyTorch's own as they are, and
-the lab's as an ``autograd.Function`` that keeps what its backward pass reads. The lab's have a first derivative only.
+the lab's as an ``autograd.Function``, or a node of its kind in C++ (``both_passes.cpp``), that keeps what its backward
+pass reads. The lab's have a first derivative only.
 Where a second is wanted, or a transform of ``torch.func`` runs, PyTorch's operations take their place, and a warning
 says so once.
 """
@@ -15,18 +16,21 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 from torch.autograd import forward_ad
 
 from hypatia_lab import variants
+from hypatia_lab.kernels import loader, plans
 from hypatia_lab.operations import conv_block as block
 from hypatia_lab.operations import linear_relu as layer
 from hypatia_lab.operations import mlp as layers
 from hypatia_lab.operations.conv_block import own as own_block
 from hypatia_lab.operations.linear_relu import own_backward, tensor_cores
+from hypatia_lab.operations.operators import Operator
 from hypatia_lab.operations.torch_forms import Form, step
 from hypatia_lab.workloads import UNIT, Workload, tail
 
@@ -149,24 +153,71 @@ _layer_again = layer._formula(lambda grad, y: layer.masked(grad, y.detach()))
 EPILOGUE = differentiable(_epilogue, layer._formula(layer.masked), _layer_again)
 
 
-def _own_layer(forward: Callable[..., torch.Tensor], gradients: Callable[..., Sequence[torch.Tensor]]) -> Form:
+def taken_apart(name: str, function: Callable[..., Any]) -> str:
+    """The operator ``hypatia::name``, which has no kernel of its own but what ``function`` calls; its full name."""
+    torch.library.define(f"hypatia::{name}", torch.library.infer_schema(function, mutates_args=()))
+    for key in ("CompositeImplicitAutograd", "FuncTorchBatchedDecomposition"):
+        torch.library.impl(f"hypatia::{name}", key, function)
+    return f"hypatia::{name}"
+
+
+def _layers_again(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, needs_x: bool, needs_weight: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    tell_once()
+    ctx = SimpleNamespace(saved_tensors=(x, weight, y), needs_input_grad=(needs_x, needs_weight, True))
+    of_x, of_weight, of_bias = (grad.new_empty(0) if one is None else one for one in _layer_again(ctx, grad))
+    return of_x, of_weight, of_bias
+
+
+AGAIN = taken_apart("linear_relu_gradients_again", _layers_again)
+
+
+@cache
+def _in_cpp() -> Any:
+    """Both passes as one node of autograd's in C++; None where it cannot be built, which is said once."""
+    if loader.cpp_missing():
+        return None
+    try:
+        loader.aten_library("both_passes")
+    except (loader.BuildError, RuntimeError) as cause:
+        warnings.warn(f"training goes through Python and takes longer: {cause}", stacklevel=2)
+        return None
+    return torch.ops.hypatia_both_passes
+
+
+def _own_layer(forward: Operator[..., torch.Tensor], gradients: str) -> Form:
+    """A layer by two operators. On a GPU autograd's own thread calls the second one without Python, for which it would
+    have to wait. What is traced goes through Python everywhere."""
+
     def keep(needs: Needs, x: Any, weight: Any, bias: Any) -> tuple[torch.Tensor, Tensors]:
         y = forward(x, weight, bias).data
         return y, (x, weight, y)
 
     def backward(ctx: Any, grad: torch.Tensor) -> Tensors:
         needs = ctx.needs_input_grad
-        return _asked(gradients(grad, *ctx.saved_tensors, needs[0], needs[1]), needs)
+        computed = getattr(torch.ops.hypatia, gradients).default(grad, *ctx.saved_tensors, needs[0], needs[1])
+        return _asked(computed, needs)
 
-    return differentiable(keep, backward, _layer_again)
+    by_python = differentiable(keep, backward, _layer_again)
+
+    @cache
+    def by_cpp() -> Form | None:
+        own = _in_cpp()
+        return own and partial(own.linear_relu.default, own.enroll(forward.name, f"hypatia::{gradients}", AGAIN))
+
+    def form(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        plain = type(x) in PLAIN and x.device.type in plans.DEVICES
+        return ((plain and by_cpp()) or by_python)(x, weight, bias)
+
+    return form
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 LAYERS = {
-    "fused_backward": _own_layer(own_backward.linear_relu_fused, own_backward.linear_relu_gradients),
-    "fp16x3_backward": _own_layer(tensor_cores.linear_relu_fp16x3, tensor_cores.linear_relu_fp16x3_gradients),
-    "fp16x3_cuda": _own_layer(
-        tensor_cores.linear_relu_fp16x3_cuda, torch.ops.hypatia.linear_relu_fp16x3_cuda_gradients.default
-    ),
+    "fused_backward": _own_layer(own_backward.linear_relu_fused, "linear_relu_gradients"),
+    "fp16x3_backward": _own_layer(tensor_cores.linear_relu_fp16x3, "linear_relu_fp16x3_gradients"),
+    "fp16x3_cuda": _own_layer(tensor_cores.linear_relu_fp16x3_cuda, "linear_relu_fp16x3_cuda_gradients"),
 }
 """Variant of Linear+ReLU → both its passes."""
 

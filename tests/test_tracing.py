@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -125,6 +127,28 @@ def test_without_gradients_what_inductor_makes_of_pytorchs_form_competes(
     torch.compile(lab.linear_relu, fullgraph=True, backend="aot_eager")(*operands(3, gradients))
     assert ran == RAN
     assert bool(asked) is not gradients
+
+
+@pytest.mark.usefixtures("planted")
+def test_who_traces_does_not_wait_for_who_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latter may race torch.compile, and wait for the former."""
+    begun, traced, tensors = threading.Event(), threading.Event(), operands(3)
+
+    def measured(forms: Any, *given: Any) -> str:
+        begun.set()
+        assert traced.wait(20)
+        return "own"
+
+    monkeypatch.setattr(LINEAR_RELU, "measured", measured, raising=False)
+    with ThreadPoolExecutor(1) as other:
+        chosen = other.submit(lab.linear_relu, *operands(4))
+        assert begun.wait(20)
+        y = torch.compile(lab.linear_relu, fullgraph=True, backend="aot_eager")(*tensors)
+        assert RAN == []
+        traced.set()
+        chosen.result()
+    torch.testing.assert_close(y, PLAIN(*tensors))
+    assert RAN == ["forward"]
 
 
 @pytest.mark.usefixtures("planted")

@@ -1,0 +1,103 @@
+"""Linear+ReLU's two passes as one node of autograd's in C++: right, without Python, and by PyTorch's where it must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import driver  # noqa: F401
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from hypatia_lab import training
+from hypatia_lab.dispatch import LINEAR_RELU
+from hypatia_lab.operations.linear_relu import own_backward
+
+PLAIN = LINEAR_RELU.direct["eager"]
+FORM = training.LAYERS["fused_backward"]
+Step = Callable[..., tuple[torch.Tensor, ...]]
+
+
+def operands(x: bool = True, weight: bool = True, bias: bool | None = True) -> list[torch.Tensor | None]:
+    """Of which a gradient is wanted; a bias that is None is not there."""
+    draw = torch.Generator().manual_seed(0)
+    sizes = ((2, 5, 24), x), ((40, 24), weight), ((40,), bias)
+    return [None if on is None else torch.randn(size, generator=draw).requires_grad_(on) for size, on in sizes]
+
+
+def agree(step: Step, **how: Any) -> None:
+    given = operands(**how)
+    wanted = [one for one in given if one is not None and one.requires_grad]
+    torch.testing.assert_close(step(FORM, given, wanted), step(PLAIN, given, wanted), rtol=1e-4, atol=1e-4)
+
+
+def gradients(form: Any, given: Any, wanted: Any) -> tuple[torch.Tensor, ...]:
+    y = form(*given)
+    return y.detach(), *torch.autograd.grad(y.sin().sum(), wanted)
+
+
+def check_gradients_are_pytorchs() -> None:
+    for how in ({}, {"x": False}, {"weight": False}, {"bias": False}, {"bias": None}, {"x": False, "bias": None}):
+        agree(gradients, **how)
+
+
+def check_a_known_call_needs_no_python() -> None:
+    agree(gradients)
+    functions = own_backward.linear_relu_fused.function, own_backward.linear_relu_gradients.function
+    with mock.patch.object(torch.autograd.Function, "apply", side_effect=AssertionError("Python's node")):
+        for one in (own_backward.linear_relu_fused, own_backward.linear_relu_gradients):
+            one.function = mock.Mock(side_effect=AssertionError("Python's function"))
+        try:
+            agree(gradients)
+        finally:
+            own_backward.linear_relu_fused.function, own_backward.linear_relu_gradients.function = functions
+
+
+def check_second_derivatives_are_pytorchs() -> None:
+    def twice(form: Any, given: Any, wanted: Any) -> tuple[torch.Tensor, ...]:
+        once = torch.autograd.grad(form(*given).sin().sum(), wanted, create_graph=True)
+        return torch.autograd.grad(torch.stack([one.square().sum() for one in once]).sum(), wanted)
+
+    with pytest.warns(RuntimeWarning, match="second derivatives"):
+        agree(twice)
+    agree(twice)  # another warning would be an error
+
+
+def check_many_gradients_at_once_are_pytorchs() -> None:
+    many = torch.randn(3, 2, 5, 40, generator=torch.Generator().manual_seed(1))
+
+    def batched(form: Any, given: Any, wanted: Any) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(form(*given), wanted, many, is_grads_batched=True)
+
+    def mapped(form: Any, given: Any, wanted: Any) -> tuple[torch.Tensor, ...]:
+        y = form(*given)
+        return torch.func.vmap(lambda one: torch.autograd.grad(y, wanted, one, retain_graph=True))(many)
+
+    agree(batched)
+    with pytest.warns(RuntimeWarning, match="second derivatives"):
+        agree(mapped)
+
+
+def check_y_is_the_callers_own() -> None:
+    given: Any = operands()
+    y = FORM(*given)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    with torch.no_grad():
+        assert not FORM(*given).requires_grad
+
+
+def check_a_checkpoint_computes_it_again() -> None:
+    def kept(form: Any, given: Any, wanted: Any, *, reentrant: bool) -> tuple[torch.Tensor, ...]:
+        checkpoint(form, *given, use_reentrant=reentrant).sin().sum().backward()
+        return tuple(one.grad for one in wanted)
+
+    def both() -> tuple[Any, Any]:
+        return (given := operands()), given
+
+    for reentrant in (True, False):
+        right = kept(PLAIN, *both(), reentrant=reentrant)
+        torch.testing.assert_close(kept(FORM, *both(), reentrant=reentrant), right)
