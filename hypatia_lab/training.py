@@ -180,7 +180,7 @@ def _in_cpp() -> Any:
         return None
     try:
         loader.aten_library("both_passes")
-    except (loader.BuildError, RuntimeError) as cause:
+    except (loader.BuildError, OSError, RuntimeError) as cause:
         warnings.warn(f"training goes through Python and takes longer: {cause}", stacklevel=2)
         return None
     return torch.ops.hypatia_both_passes
@@ -188,7 +188,7 @@ def _in_cpp() -> Any:
 
 def _own_layer(forward: Operator[..., torch.Tensor], gradients: str) -> Form:
     """A layer by two operators. On a GPU autograd's own thread calls the second one without Python, for which it would
-    have to wait. What is traced goes through Python everywhere."""
+    have to wait. What torch.compile traces goes through Python everywhere."""
 
     def keep(needs: Needs, x: Any, weight: Any, bias: Any) -> tuple[torch.Tensor, Tensors]:
         y = forward(x, weight, bias).data

@@ -62,7 +62,8 @@ struct BothPasses : torch::autograd::Function<BothPasses> {
         const Operators& own = operators(context->saved_data["number"].toInt());
         Stack stack{grads[0], saved[0], saved[1], saved[2], context->needs_input_grad(0), context->needs_input_grad(1)};
         const auto transforms = c10::DispatchKey::FuncTorchDynamicLayerFrontMode;
-        if (at::GradMode::is_enabled() || c10::impl::tls_is_dispatch_key_included(transforms)) {
+        const bool dual = grads[0]._fw_grad(/*level=*/0).defined();
+        if (at::GradMode::is_enabled() || c10::impl::tls_is_dispatch_key_included(transforms) || dual) {
             own.again.callBoxed(&stack);
         } else {
             const at::AutoDispatchBelowADInplaceOrView below;

@@ -9,6 +9,7 @@ from unittest import mock
 import driver  # noqa: F401
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from hypatia_lab import training
@@ -78,6 +79,17 @@ def check_many_gradients_at_once_are_pytorchs() -> None:
     agree(batched)
     with pytest.warns(RuntimeWarning, match="second derivatives"):
         agree(mapped)
+
+
+def check_a_gradient_keeps_its_tangent() -> None:
+    def dual(form: Any, given: Any, wanted: Any) -> Any:
+        y = form(*given)
+        with forward_ad.dual_level():
+            found = torch.autograd.grad(y, wanted, forward_ad.make_dual(torch.ones_like(y), 2 * torch.ones_like(y)))
+            return tuple(part for one in found for part in forward_ad.unpack_dual(one))
+
+    with pytest.warns(RuntimeWarning, match="second derivatives"):
+        agree(dual)
 
 
 def check_y_is_the_callers_own() -> None:
