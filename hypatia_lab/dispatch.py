@@ -223,7 +223,7 @@ class Dispatcher:
                 if (
                     kind is torch.Tensor
                     and x.device.type in ("cpu", "cuda")
-                    and (not asked or (weight in (torch.Tensor, torch.nn.Parameter) and self._few(key)))
+                    and (not asked or (weight in training.PLAIN and self._few(key)))
                     and (not autocast or (asked and self.casts and all(map(training.castable, tensors))))
                     and (work := self._workload(precision, tensors, asked)) is not None
                 ):

@@ -85,7 +85,7 @@ def _traced(operation: str, clock: str, stamp: str, tensors: Sequence[torch.Tens
     kinds, (kind, *others) = {*map(type, given)}, {one.device.type for one in given}
     if training.transformed() or others or kind not in ("cpu", "cuda"):
         return eager(*tensors)
-    if kinds <= {torch.Tensor, torch.nn.Parameter}:  # of a backend that runs the graph as it is
+    if kinds <= {*training.PLAIN}:  # of a backend that runs the graph as it is
         return one(clock, False, *tensors)
     # Dynamo itself asks for shapes alone; in a backward pass nothing could be asked for in another thread; and a class
     # of its own says what it does itself.

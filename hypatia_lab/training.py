@@ -48,6 +48,8 @@ Calls = dict[str, Callable[[], Any]]
 Fault = Callable[[Any], str]
 """How an answer is off; empty where it is not."""
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors that are memory and nothing else."""
 told: set[str] = set()
 _racing = threading.local()
 _transforms = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
@@ -213,7 +215,6 @@ def _own_layer(forward: Operator[..., torch.Tensor], gradients: str) -> Form:
     return form
 
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 LAYERS = {
     "fused_backward": _own_layer(own_backward.linear_relu_fused, "linear_relu_gradients"),
     "fp16x3_backward": _own_layer(tensor_cores.linear_relu_fp16x3, "linear_relu_fp16x3_gradients"),
