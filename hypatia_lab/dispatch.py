@@ -146,7 +146,7 @@ class Dispatcher:
         kind = "cuda" if x.is_cuda else "cpu"
         cast = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)
         return (
-            "graph" if is_capturing(x) else clock,
+            "graph" if training.is_capturing(x) else clock,
             compilers,
             needs,
             x.shape,
@@ -162,6 +162,10 @@ class Dispatcher:
             self._math() if x.is_cuda and x.dtype is torch.float32 else "ieee",
             torch.get_autocast_dtype(kind) if cast else None,
         )
+
+    def known(self, clock: str, tensors: Tensors) -> Form | None:
+        """The form that was chosen for ``tensors``; None where nothing was."""
+        return self.forms.get(self._key(clock, False, tensors))
 
     def own(self, clock: str, tensors: Tensors) -> Form | None:
         """The choice for ``tensors``, measured now if it is not known, where it is a form of the lab's; else None.
@@ -203,7 +207,7 @@ class Dispatcher:
         # Of torch.export's tensors and of a tracer's sizes, which are tensors, no key is ever known.
         if key is None or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return self.direct["eager"]
-        if is_capturing(tensors[0]):  # pyright: ignore[reportArgumentType]
+        if training.is_capturing(tensors[0]):  # pyright: ignore[reportArgumentType]
             return self.forms.get((clock, *key[1:])) or self.direct["eager"]
         if clock not in CLOCKS:
             raise ValueError(unknown("clock", clock, CLOCKS))
@@ -407,10 +411,6 @@ def timed(runs: Mapping[str, Callable[[], Any]], clock: str, device: str, budget
 def _forgotten(run: Callable[[], Any]) -> None:
     """A call whose answer is not kept: of many back to back that would be much memory."""
     run()
-
-
-def is_capturing(x: torch.Tensor) -> bool:
-    return x.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
 
 
 def _products_tf32() -> bool:

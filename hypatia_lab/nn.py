@@ -17,6 +17,7 @@ from torch import fx, nn
 from torch.nn.modules import module as hooks
 
 from hypatia_lab import dispatch
+from hypatia_lab.runs import linear_relus
 
 
 class LinearReLU(nn.Linear):
@@ -48,8 +49,14 @@ class Sequential(nn.Sequential):
         children, at = [*self._modules.values()], 0
         while at < len(children):
             one: Any = children[at]
-            if (taken := _pattern(children, at)) == 2:
+            if (taken := _pattern(children, at)) == 2 and not torch.is_grad_enabled():
                 input = dispatch.linear_relu(input, one.weight, one.bias, clock=self.clock)
+            elif taken == 2:
+                taken, parameters = 0, []
+                while at + taken < len(children) and _pattern(children, at + taken) == 2:
+                    parameters += [children[at + taken].weight, children[at + taken].bias]
+                    taken += 2
+                input = linear_relus(input, parameters, clock=self.clock)
             elif taken == 3 and input.dim() == 4:
                 norm, gelu = children[at + 1 : at + 3]
                 kept: Any = (one.weight, one.bias, norm.weight, norm.bias, gelu.approximate)

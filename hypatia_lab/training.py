@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -67,6 +67,10 @@ def tell_once() -> None:
 def transformed() -> bool:
     """Whether a transform of ``torch.func`` or forward-mode differentiation is at work: tensors are not memory then."""
     return _transforms() is not None or forward_ad._current_level >= 0
+
+
+def is_capturing(x: torch.Tensor) -> bool:
+    return x.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
 
 
 def in_backward() -> bool:
@@ -176,8 +180,8 @@ AGAIN = taken_apart("linear_relu_gradients_again", _layers_again)
 
 
 @cache
-def _in_cpp() -> Any:
-    """Both passes as one node of autograd's in C++; None where it cannot be built, which is said once."""
+def in_cpp() -> Any:
+    """What ``both_passes.cpp`` gives Python; None where it cannot be built, which is said once."""
     if loader.cpp_missing():
         return None
     try:
@@ -188,37 +192,40 @@ def _in_cpp() -> Any:
     return torch.ops.hypatia_both_passes
 
 
-def _own_layer(forward: Operator[..., torch.Tensor], gradients: str) -> Form:
-    """A layer by two operators. On a GPU autograd's own thread calls the second one without Python, for which it would
-    have to wait. What torch.compile traces goes through Python everywhere."""
+class Layer:
+    """Both passes of a layer by two operators. On a GPU autograd's own thread calls the second one without Python, for
+    which it would have to wait. What torch.compile traces goes through Python everywhere."""
 
-    def keep(needs: Needs, x: Any, weight: Any, bias: Any) -> tuple[torch.Tensor, Tensors]:
-        y = forward(x, weight, bias).data
-        return y, (x, weight, y)
+    def __init__(self, forward: Operator[..., torch.Tensor], gradients: str) -> None:
+        def keep(needs: Needs, x: Any, weight: Any, bias: Any) -> tuple[torch.Tensor, Tensors]:
+            y = forward(x, weight, bias).data
+            return y, (x, weight, y)
 
-    def backward(ctx: Any, grad: torch.Tensor) -> Tensors:
-        needs = ctx.needs_input_grad
-        computed = getattr(torch.ops.hypatia, gradients).default(grad, *ctx.saved_tensors, needs[0], needs[1])
-        return _asked(computed, needs)
+        def backward(ctx: Any, grad: torch.Tensor) -> Tensors:
+            needs = ctx.needs_input_grad
+            computed = getattr(torch.ops.hypatia, gradients).default(grad, *ctx.saved_tensors, needs[0], needs[1])
+            return _asked(computed, needs)
 
-    by_python = differentiable(keep, backward, _layer_again)
+        self._names = forward.name, f"hypatia::{gradients}", AGAIN
+        self._by_python = differentiable(keep, backward, _layer_again)
 
-    @cache
-    def by_cpp() -> Form | None:
-        own = _in_cpp()
-        return own and partial(own.linear_relu.default, own.enroll(forward.name, f"hypatia::{gradients}", AGAIN))
+    @cached_property
+    def number(self) -> int | None:
+        """By which C++ knows the operators; None where it is not there."""
+        own = in_cpp()
+        return own and own.enroll(*self._names)
 
-    def form(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         plain = type(x) in PLAIN and x.device.type in plans.DEVICES
-        return ((plain and by_cpp()) or by_python)(x, weight, bias)
-
-    return form
+        if plain and self.number is not None:
+            return in_cpp().linear_relu.default(self.number, x, weight, bias)
+        return self._by_python(x, weight, bias)
 
 
 LAYERS = {
-    "fused_backward": _own_layer(own_backward.linear_relu_fused, "linear_relu_gradients"),
-    "fp16x3_backward": _own_layer(tensor_cores.linear_relu_fp16x3, "linear_relu_fp16x3_gradients"),
-    "fp16x3_cuda": _own_layer(tensor_cores.linear_relu_fp16x3_cuda, "linear_relu_fp16x3_cuda_gradients"),
+    "fused_backward": Layer(own_backward.linear_relu_fused, "linear_relu_gradients"),
+    "fp16x3_backward": Layer(tensor_cores.linear_relu_fp16x3, "linear_relu_fp16x3_gradients"),
+    "fp16x3_cuda": Layer(tensor_cores.linear_relu_fp16x3_cuda, "linear_relu_fp16x3_cuda_gradients"),
 }
 """Variant of Linear+ReLU → both its passes."""
 

@@ -182,9 +182,10 @@ def seeded() -> None:
 @pytest.fixture
 def choices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where the dispatcher keeps its choices, of which there are none, nor in memory."""
-    from hypatia_lab import dispatch
+    from hypatia_lab import dispatch, runs
 
     monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
+    monkeypatch.setattr(runs, "_in_training", lambda *given: False)  # what C++ was told it does not forget
     monkeypatch.setattr(dispatch, "told", set())
     for one in (dispatch.LINEAR_RELU, *dispatch.CONV_BLOCKS.values(), *dispatch.MLPS.values()):
         monkeypatch.setattr(one, "forms", {})

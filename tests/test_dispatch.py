@@ -17,7 +17,7 @@ from kernel_tensors import DEVICE, matrices, normal
 from stopwatch import Stopwatch
 
 import hypatia_lab as lab
-from hypatia_lab import dispatch, variants
+from hypatia_lab import dispatch, training, variants
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS, Dispatcher
 from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.operations.linear_relu import reference
@@ -354,7 +354,7 @@ def test_a_captured_call_takes_what_was_chosen_before(planted: Any, monkeypatch:
     known, strange, by_wall = operands(3), operands(4), operands(5)
     one("graph", False, *known)
     one("wall", False, *by_wall)
-    monkeypatch.setattr(dispatch, "is_capturing", lambda x: True)
+    monkeypatch.setattr(training, "is_capturing", lambda x: True)
     monkeypatch.setattr(one, "measured", lambda *given: pytest.fail("measured during a capture"), raising=False)
     called: list[str] = []
     for key, form in list(one.forms.items()):

@@ -88,7 +88,7 @@ def printed(program: str) -> str:
 
 HEAVY_PARTS = (
     "__main__ bench diffraction dispatch egraph experiments nn operations operators planted programs reader_kernel "
-    "tracing training"
+    "runs tracing training"
 )
 LIGHT = sorted(set(ALLOWED) - set(HEAVY_PARTS.split()))
 HEAVY = ("torch", "pandas", "plotly", "scipy", "papermill", "numpy", "egglog", "sphinx")
