@@ -71,6 +71,7 @@ def before(package: Path) -> dict[str, str]:
         ("kernels/conv_block/conv_block.cu", {"conv_block"}, "naive dispatched", "eager whole jax"),
         ("kernels/ladder/tensor_cores.cuh", {"linear_relu"}, "step_mma dispatched", "eager cuda naive"),
         ("operations/norm_chain.py", {"norm_chain"}, "eager compile", ""),
+        ("nn.py", {"unet"}, "egraph", "eager compile"),
     ],
 )
 def test_a_changed_source_changes_the_digest_of_who_runs_it_and_of_no_other_operation(
