@@ -14,12 +14,6 @@ Scatter = dict[str, dict[str, tuple[float, ...]]]
 """Device → clock → standard deviations of a logarithm from visit to visit."""
 
 BETWEEN: Scatter = {
-    "AMD EPYC": {
-        "hot": (0.0082, 0.048, 0.058),
-        "cold": (0.0071, 0.011, 0.011),
-        "wall": (0.25, 0.28, 0.28),
-        "profiler": (0.0, 0.0, 0.0),
-    },
     "NVIDIA H100 80GB HBM3": {
         "graph": (0.00053, 0.005, 0.0067),
         "wall": (0.0041, 0.047, 0.06),
@@ -34,13 +28,18 @@ BETWEEN: Scatter = {
         "cold": (0.0066, 0.0073, 0.0073),
         "profiler": (0.0035, 0.004, 0.004),
     },
+    "AMD EPYC": {
+        "hot": (0.0082, 0.048, 0.058),
+        "cold": (0.0071, 0.011, 0.011),
+        "wall": (0.25, 0.28, 0.28),
+        "profiler": (0.0, 0.0, 0.0),
+    },
 }
 """Of ratios: of two programs that take the same time within ±2%, of others, and where a tuner chose the kernels.
 
 What :func:`hypatia_lab.results.visits.estimated` makes of the committed records, to two digits.
 """
 BETWEEN_TIMES: Scatter = {
-    "AMD EPYC": {"hot": (0.34,), "cold": (0.11,), "wall": (0.46,), "profiler": (0.082,)},
     "NVIDIA H100 80GB HBM3": {
         "graph": (0.007,),
         "wall": (0.14,),
@@ -49,6 +48,7 @@ BETWEEN_TIMES: Scatter = {
         "profiler": (0.006,),
     },
     "NVIDIA H200": {"graph": (0.0043,), "wall": (0.07,), "hot": (0.18,), "cold": (0.051,), "profiler": (0.0059,)},
+    "AMD EPYC": {"hot": (0.34,), "cold": (0.11,), "wall": (0.46,), "profiler": (0.082,)},
 }
 """Of the times of single cells, in the same way."""
 
