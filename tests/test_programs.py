@@ -170,26 +170,29 @@ def tool(folder: Path, *given: object) -> list[Any]:
 
 
 def alive(folder: Path) -> list[str]:
-    """Command lines of the living processes that were started with ``folder``'s temporary folder."""
+    """Command lines of the living processes that were started with ``folder``'s temporary folder, and what they wait
+    for in the kernel."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
             if str(folder / "tmp").encode() in (place / "environ").read_bytes() and int(place.name) != os.getpid():
-                found.append((place / "cmdline").read_text().replace("\0", " "))
+                line = (place / "cmdline").read_text().replace("\0", " ")
+                found += [f"{line}({(place / 'wchan').read_text()})"] if line else []
         except OSError:
             continue
-    return [line for line in found if line]
+    return found
 
 
 def soon(there: Callable[[], bool], seconds: float) -> bool:
-    """Whether it is so within so many seconds."""
-    due = time.monotonic() + seconds
-    while not there() and time.monotonic() < due:
+    """Whether it is so within so many seconds, and ten looks a second: a machine may stand still meanwhile."""
+    due, looks = time.monotonic() + seconds, 0
+    while not (found := there()) and (time.monotonic() < due or looks < 10 * seconds):
         time.sleep(0.02)
-    return there()
+        looks += 1
+    return found
 
 
-def left(folder: Path, wait_s: float = 30.0) -> list[str]:
+def left(folder: Path, wait_s: float = 60.0) -> list[str]:
     """Processes of a program and folders made for it that are left, if need be after a moment."""
 
     def found() -> list[str]:
