@@ -9,11 +9,10 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   there. Not among them are steps of a lesson, forms rebuilt from documents, and what keeps something from call to call.
 - **Right**: a form whose answer is off from eager's by more than both may be off from float64 is left out, unless it is
   eager that is off; so is one that fails. A warning says so once.
-- **Quickest** is one of the lab's only where it is faster than the quickest of the library's by more than
-  :data:`MARGIN`, and again, at the end of its interval, in a race with it and with eager. Else it is the library's:
-  eager, or another that was quicker at first and surely in that race.
-- **Clock**: ``wall``, what a caller waits for, or ``graph``, the time in a replayed CUDA graph. A call that is being
-  captured takes what was chosen by ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
+- **Quickest** is one of the lab's only where that is sure: :mod:`hypatia_lab.races` says when.
+- **Clock**: ``wall``, what a caller waits for (in training calls back to back, and where that does not tell, the GPU's
+  time), or ``graph``, the time in a replayed CUDA graph. A call that is being captured takes what was chosen by
+  ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
 - **Gradients**: where some are asked for, forms of both passes race in the same way, by which are asked for;
   :mod:`hypatia_lab.training` has them. Their race is in a thread of its own.
 - **torch.compile** asks as it traces, by shapes, and there is no graph break. Where one of the lab's is the choice its
@@ -44,7 +43,7 @@ from typing import Any
 import torch
 
 from hypatia_lab import clock as timer
-from hypatia_lab import intervals, machine, messages, tracing, training, variants
+from hypatia_lab import machine, messages, races, tracing, training, variants
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.compiled import compiled
 from hypatia_lab.messages import unknown
@@ -52,14 +51,11 @@ from hypatia_lab.operations import conv_block as block
 from hypatia_lab.operations import linear_relu as layer
 from hypatia_lab.operations import mlp as layers
 from hypatia_lab.operations.torch_forms import MODES, Form
+from hypatia_lab.races import LIBRARY
 from hypatia_lab.training import Asked, Calls, Fault, Needs, Tensors
 from hypatia_lab.variants import Variant, variant
 from hypatia_lab.workloads import Workload, WorkloadError
 
-MARGIN = intervals.EQUIVALENCE
-"""Share by which a form of the lab's must be significantly faster than the library's to be chosen."""
-BUDGET_S, RACE_S = 0.02, 0.06
-"""Time of each candidate beside its warming up, and of the two that race in the end."""
 HOPELESS, LEEWAY_S = 2.0, 1e-4
 """A candidate whose call takes so many times the library's, and so much more (launches in Python), is not measured."""
 SLOW_S = 0.5
@@ -71,9 +67,6 @@ MOST_KINDS = 32
 LESSONS = {"ladder_vector", "document"}
 """Tags of forms that are there to be looked at: steps on the way to a kernel, each of which a GPU's compiler would have
 to build first, and what a document describes."""
-LIBRARY = ("eager", "epilogue", "group_norm")
-"""Forms of PyTorch's that stand for the library."""
-
 _CHOOSING = threading.RLock()
 """Held while something is chosen: two measurements at a time would disturb each other."""
 told: set[tuple[str, str]] = set()
@@ -335,11 +328,8 @@ class Dispatcher:
                 runs[name] = run
         if len(runs) < 2:
             return "eager"
-        if asked and clock == "wall":  # layers of a training step follow each other without a wait
-            clock, runs = "hot", {name: partial(_forgotten, run) for name, run in runs.items()}
-        name, rival = quickest(timed(runs, clock, device, BUDGET_S))
-        racing = {one: runs[one] for one in dict.fromkeys(("eager", rival or name, name)) if one in runs}
-        return confirmed(name, rival, timed(racing, clock, device, RACE_S)) if name != "eager" else name
+        waited = asked and clock == "wall"
+        return races.winner_in_training(runs, device) if waited else races.winner(runs, clock, device)
 
     def _one(self, forms: Mapping[str, Form], tensors: Tensors, work: Workload) -> tuple[Calls, Fault]:
         """A call of each form, and what tells how its answer is off."""
@@ -360,33 +350,6 @@ def folder() -> Path:
     return loader.cache_folder() / "choices"
 
 
-def quickest(samples: Mapping[str, Sequence[float]]) -> tuple[str, str]:
-    """The quickest form by ``samples`` (µs, taken turn about), and the library's that it has to beat in a race.
-
-    The latter is empty where the library's quickest is the choice: where the quickest of the lab's is not ahead by more
-    than :data:`MARGIN`. These are means of few samples; the race tells whether that is sure.
-    """
-    means = {name: intervals.geometric(own).value for name, own in samples.items()}
-    library = min((name for name in LIBRARY if name in samples), key=means.__getitem__, default="")
-    own = min((name for name in samples if name not in LIBRARY), key=means.__getitem__, default="")
-    if not (library and own) or means[library] <= (1 + MARGIN) * means[own]:
-        return library or "eager", ""
-    return own, library
-
-
-def confirmed(name: str, rival: str, again: Mapping[str, Sequence[float]]) -> str:
-    """The choice by a second measurement, ``again`` (µs), where ``name`` and ``rival`` are what :func:`quickest` found.
-
-    Whoever is to take the place of another has to win twice, and the second time surely: a form of the library's from
-    eager, one of the lab's from the library's, and that by more than :data:`MARGIN`.
-    """
-    library = rival or name
-    if "eager" in again and _gain(again["eager"], again.get(library, ())) <= 0:
-        library = "eager"
-    sure = rival and {name, library} <= again.keys() and _gain(again[library], again[name]) > MARGIN
-    return name if sure else library
-
-
 def contends(one: Variant) -> bool:
     """Whether a form may be chosen, by what it says of itself; see the module."""
     if one.name in LIBRARY:
@@ -394,23 +357,6 @@ def contends(one: Variant) -> bool:
     if one.origin != "own" or one.measures or one.compiles or one.host or LESSONS & set(one.tags):
         return False
     return "forward" in one.directions and not one.name.endswith("_once")
-
-
-def _gain(library: Sequence[float], own: Sequence[float]) -> float:
-    """By what share ``own`` is surely faster: the lower end of the interval, less one."""
-    many = min(len(library), len(own))
-    low = intervals.ratio(library[:many], own[:many]).low if many else math.nan
-    return -1.0 if math.isnan(low) else low - 1
-
-
-def timed(runs: Mapping[str, Callable[[], Any]], clock: str, device: str, budget_s: float) -> dict[str, list[float]]:
-    timings = timer.measure(runs, clock, device, budget_s=budget_s)
-    return {name: one.samples_us for name, one in timings.items() if isinstance(one, timer.Timing) and one.samples_us}
-
-
-def _forgotten(run: Callable[[], Any]) -> None:
-    """A call whose answer is not kept: of many back to back that would be much memory."""
-    run()
 
 
 def _products_tf32() -> bool:

@@ -54,7 +54,7 @@ class Sequential(nn.Sequential):
             elif taken == 2:
                 taken, parameters = 0, []
                 while at + taken < len(children) and _pattern(children, at + taken) == 2:
-                    parameters += [children[at + taken].weight, children[at + taken].bias]
+                    parameters += _operands(children[at + taken])
                     taken += 2
                 input = linear_relus(input, parameters, clock=self.clock)
             elif taken == 3 and input.dim() == 4:
@@ -82,6 +82,15 @@ def _pattern(children: Sequence[Any], at: int) -> int:
     same = shape == ((3, 3), (1, 1), (1, 1), 1, "zeros") and conv.padding in ((1, 1), "same")
     same = same and conv.in_channels == conv.out_channels == norm.num_features
     return 3 if same and norm.affine and norm.eps == 1e-5 and not norm.track_running_stats else 0
+
+
+def _operands(one: nn.Module) -> tuple[Any, Any]:
+    """Weight and bias, without ``nn.Module``'s search for attributes where they are parameters."""
+    own = one._parameters
+    try:
+        return own["weight"], own["bias"]
+    except KeyError:  # somebody has put tensors in their place
+        return one.weight, one.bias
 
 
 def _plain(one: nn.Module) -> bool:

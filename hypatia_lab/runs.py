@@ -25,7 +25,7 @@ _PLAIN = {*training.PLAIN, type(None)}
 def linear_relus(x: torch.Tensor, parameters: Sequence[torch.Tensor | None], *, clock: str = "wall") -> torch.Tensor:
     """x through ``dispatch.linear_relu`` of each weight and bias of ``parameters``: weight, bias, weight, bias, …
 
-    Shapes, ``clock`` and errors are those of that function.
+    Shapes, ``clock`` and errors are those of that function, but for a ``clock`` that is no text: PyTorch's own.
     """
     own = training.in_cpp() if _in_training(x, parameters) else None
     found = own.run.default(clock, x, parameters) if own else x

@@ -26,7 +26,7 @@ DISPATCHERS: dict[str, Any] = {}
 def text() -> str:
     """A digest of the text of all forms, and of what chooses among them."""
     home, found = Path(__file__).resolve().parent, hashlib.sha256()
-    own = [home / f"{name}.py" for name in ("dispatch", "tracing", "training")]
+    own = [home / f"{name}.py" for name in ("dispatch", "races", "tracing", "training")]
     for path in own + sorted(path for folder in ("kernels", "operations") for path in (home / folder).rglob("*.*")):
         if "__pycache__" not in path.parts:
             found.update(path.read_bytes())

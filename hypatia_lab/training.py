@@ -156,8 +156,6 @@ def _epilogue(needs: Needs, x: Any, weight: Any, bias: Any) -> tuple[torch.Tenso
 # The mask has no derivative: y is no longer asked for one.
 _layer_again = layer._formula(lambda grad, y: layer.masked(grad, y.detach()))
 
-EPILOGUE = differentiable(_epilogue, layer._formula(layer.masked), _layer_again)
-
 
 def taken_apart(name: str, function: Callable[..., Any]) -> str:
     """The operator ``hypatia::name``, which has no kernel of its own but what ``function`` calls; its full name."""
@@ -194,20 +192,10 @@ def in_cpp() -> Any:
 
 class Layer:
     """Both passes of a layer by two operators. On a GPU autograd's own thread calls the second one without Python, for
-    which it would have to wait. What torch.compile traces goes through Python everywhere."""
+    which it would have to wait. What torch.compile traces goes ``by_python`` everywhere."""
 
-    def __init__(self, forward: Operator[..., torch.Tensor], gradients: str) -> None:
-        def keep(needs: Needs, x: Any, weight: Any, bias: Any) -> tuple[torch.Tensor, Tensors]:
-            y = forward(x, weight, bias).data
-            return y, (x, weight, y)
-
-        def backward(ctx: Any, grad: torch.Tensor) -> Tensors:
-            needs = ctx.needs_input_grad
-            computed = getattr(torch.ops.hypatia, gradients).default(grad, *ctx.saved_tensors, needs[0], needs[1])
-            return _asked(computed, needs)
-
-        self._names = forward.name, f"hypatia::{gradients}", AGAIN
-        self._by_python = differentiable(keep, backward, _layer_again)
+    def __init__(self, by_python: Form, forward: str, gradients: str) -> None:
+        self._by_python, self._names = by_python, (forward, gradients, AGAIN)
 
     @cached_property
     def number(self) -> int | None:
@@ -222,10 +210,30 @@ class Layer:
         return self._by_python(x, weight, bias)
 
 
+def _own_layer(forward: Operator[..., torch.Tensor], gradients: str) -> Layer:
+    """Both passes by operators of the lab's, of which the second gives all three gradients."""
+
+    def keep(needs: Needs, x: Any, weight: Any, bias: Any) -> tuple[torch.Tensor, Tensors]:
+        y = forward(x, weight, bias).data
+        return y, (x, weight, y)
+
+    def backward(ctx: Any, grad: torch.Tensor) -> Tensors:
+        needs = ctx.needs_input_grad
+        computed = getattr(torch.ops.hypatia, gradients).default(grad, *ctx.saved_tensors, needs[0], needs[1])
+        return _asked(computed, needs)
+
+    return Layer(differentiable(keep, backward, _layer_again), forward.name, f"hypatia::{gradients}")
+
+
+EPILOGUE = Layer(
+    differentiable(_epilogue, layer._formula(layer.masked), _layer_again),
+    "hypatia_both_passes::epilogue",
+    "hypatia_both_passes::epilogue_gradients",
+)
 LAYERS = {
-    "fused_backward": Layer(own_backward.linear_relu_fused, "linear_relu_gradients"),
-    "fp16x3_backward": Layer(tensor_cores.linear_relu_fp16x3, "linear_relu_fp16x3_gradients"),
-    "fp16x3_cuda": Layer(tensor_cores.linear_relu_fp16x3_cuda, "linear_relu_fp16x3_cuda_gradients"),
+    "fused_backward": _own_layer(own_backward.linear_relu_fused, "linear_relu_gradients"),
+    "fp16x3_backward": _own_layer(tensor_cores.linear_relu_fp16x3, "linear_relu_fp16x3_gradients"),
+    "fp16x3_cuda": _own_layer(tensor_cores.linear_relu_fp16x3_cuda, "linear_relu_fp16x3_cuda_gradients"),
 }
 """Variant of Linear+ReLU → both its passes."""
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 import hypatia_lab as lab
-from hypatia_lab import dispatch
+from hypatia_lab import races
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU
 from hypatia_lab.nn import LinearReLU, Sequential
 
@@ -29,7 +29,7 @@ def pinned(choices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def samples(runs: dict[str, Any], *how: Any) -> dict[str, list[float]]:
         return {name: [2.0 if name == "eager" else 1.0] * 4 for name in runs}
 
-    monkeypatch.setattr(dispatch, "timed", samples)
+    monkeypatch.setattr(races, "timed", samples)
 
 
 def block(channels: int = 4) -> list[nn.Module]:
@@ -238,6 +238,20 @@ def test_a_layer_with_something_of_its_own_is_called_by_itself(change: Callable[
     model.load_state_dict(usual.state_dict())
     (x,) = normal((5, 6), device=DEVICE)
     torch.testing.assert_close(model(x), usual(x))
+
+
+def test_tensors_in_the_place_of_parameters_are_taken() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU())
+    own, x = copy.deepcopy(model), torch.randn(5, 4)
+    lab.nn.convert(own)
+    others = {"0.weight": torch.randn(3, 4), "2.bias": torch.randn(3)}
+    right = torch.func.functional_call(model, others, x)
+    torch.testing.assert_close(torch.func.functional_call(own, others, x), right)
+    for name, tensor in others.items():
+        place, kind = name.split(".")
+        delattr(own[int(place)], kind)
+        setattr(own[int(place)], kind, tensor)
+    torch.testing.assert_close(own(x), right)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ import torch
 from kernel_tensors import needs_compiler, on_gpu
 from probing import IMAGE, LINEAR, details, found, probe, spoilt
 
-from hypatia_lab import check, clock, variants
+from hypatia_lab import check, clock, dispatch, variants
 from hypatia_lab.bench import sessions
 from hypatia_lab.bench.details import collect
 from hypatia_lab.diffraction.operations import layout_of
+from hypatia_lab.dispatch import LINEAR_RELU
 from hypatia_lab.experiments import Probe
-from hypatia_lab.probes import accuracy, oracle, process, trace, training
+from hypatia_lab.probes import accuracy, choice, oracle, process, trace, training
 from hypatia_lab.probes.probe import Ended, Subject
 from hypatia_lab.workloads import Workload
 
@@ -215,6 +216,19 @@ def test_losses_fall_as_float64s_do_and_a_gradient_that_is_off_is_seen(tmp_path:
 
     monkeypatch.setattr(Subject, "checked", lambda self, problem: off(self.workload, problem.inputs))
     assert looked(whole, training)["distance"] > 1e-4
+
+
+# ---------------------------------------------------------------- choice
+
+
+def test_what_the_dispatcher_chose_is_told_a_kind_of_layer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = found(Workload("mlp", (16, 24, 32, 3, 8), direction="forward_backward"), "modules", tmp_path)
+    monkeypatch.setattr(LINEAR_RELU, "measured", lambda *given: "epilogue", raising=False)
+    monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
+    said: list[dict[str, Any]] = []
+    choice.look(model, lambda event, **fields: said.append(fields))
+    told = {"linear_relu 16x24x32: epilogue": 1, "linear_relu 16x32x32: epilogue": 1}
+    assert {one["name"]: one["value"] for one in said} == told
 
 
 # ---------------------------------------------------------------- how probes end

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import hypatia_lab as lab
-from hypatia_lab import dispatch, training, variants
+from hypatia_lab import dispatch, races, training, variants
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS, Dispatcher
 from hypatia_lab.kernels.compiled import compile_missing
 from hypatia_lab.training import Asked
@@ -50,7 +50,7 @@ def pin(monkeypatch: pytest.MonkeyPatch) -> Pin:
         def samples(runs: dict[str, Any], *how: Any) -> dict[str, list[float]]:
             return {one: [quick.get(one, 9.0)] * 4 for one in runs}
 
-        monkeypatch.setattr(dispatch, "timed", samples)
+        monkeypatch.setattr(races, "timed", samples)
         monkeypatch.setattr(dispatch, "LEEWAY_S", 60.0)  # a busy machine leaves none out
 
     return to
@@ -231,9 +231,9 @@ def test_gradients_and_answers_are_chosen_apart_and_kept(pin: Pin, monkeypatch: 
 def test_a_training_steps_calls_are_timed_back_to_back(
     needed: bool, clock: str, pin: Pin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pin("epilogue")
-    asked, samples = set(), dispatch.timed
-    monkeypatch.setattr(dispatch, "timed", lambda runs, clock, *how: (asked.add(clock), samples(runs, clock, *how))[1])
+    pin("fused_backward")
+    asked, samples = set(), races.timed
+    monkeypatch.setattr(races, "timed", lambda runs, clock, *how: (asked.add(clock), samples(runs, clock, *how))[1])
     lab.linear_relu(*(one.requires_grad_(needed) for one in operands(3)))
     assert asked == {clock}
 

@@ -16,7 +16,7 @@ from hypatia_lab.experiments import Probe
 SEVERITY = ("ok", "skipped", "timeout", "crashed", "wrong", "cheated")
 SILENCE_S = 300.0
 """A probe that says nothing for so long is taken to hang."""
-TOGETHER = ("trace", "accuracy", "process", "program", "oracle", "training")
+TOGETHER = ("trace", "accuracy", "process", "program", "oracle", "training", "choice")
 """Topics whose probes share a process: warm calls, outputs and programs of their own do not depend on what it did
 before, and to start a process takes longer than to look. Every other probe has processes of its own."""
 

@@ -15,7 +15,7 @@ from hypatia_lab.kernels import loader
 from hypatia_lab.variants import Variant
 
 PACKAGE = source_tree.ROOT / "hypatia_lab"
-COMPUTING = ("kernels", "operations", "diffraction", "egraph", "training", "tracing", "dispatch", "runs", "nn")
+COMPUTING = ("kernels", "operations", "diffraction", "egraph", "training", "tracing", "races", "dispatch", "runs", "nn")
 """Parts of the package that compute; what plans, checks and times them has a version."""
 
 

@@ -91,12 +91,22 @@ LOSSES = Looks(
     topic="training",
 )
 
+CHOICES = Looks(
+    "mlp",
+    {"quick": (), "": MODELS},
+    {"cuda": "modules modules_replayed"},
+    FEWER_KINDS,
+    direction=STEP,
+    asked="dropped",
+    topic="choice",
+)
+
 EXPERIMENTS = (
     experiment(
         "graph_optimizer",
         "11_graph_optimizer",
         "an e-graph over torch.fx: the nine models, their training, a U-Net, kernels, optimizing time",
         *MODULES,
-        probes=(OPTIMIZING, KERNELS, LOSSES),
+        probes=(OPTIMIZING, KERNELS, LOSSES, CHOICES),
     ),
 )

@@ -39,7 +39,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 CASES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("trace", "process", "graph", "oracle", "training"), ("",)),
+    **dict.fromkeys(("trace", "process", "graph", "oracle", "training", "choice"), ("",)),
     "start": caches.CASES,
     "accuracy": accuracy.CASES,
     "counters": tuple(counters.CASES),

@@ -1,5 +1,5 @@
-// Linear+ReLU with both its passes by operators of the lab's, for autograd's engine alone: no Python in the backward
-// pass, whose thread would have to wait for the interpreter.
+// Linear+ReLU with both its passes by operators of the lab's, or by PyTorch's epilogue, for autograd's engine alone: no
+// Python in the backward pass, whose thread would have to wait for the interpreter.
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -21,18 +21,21 @@ using torch::jit::Stack;
 
 struct Operators {
     c10::OperatorHandle forward, gradients, again;
+    bool frugal;
 };
 std::mutex enrolling;
 std::deque<Operators> enrolled;  // whose elements stay where they are
 
 // The number of these operators for linear_relu: y of x, weight, bias; gradients of x, weight and bias from that of y,
 // x, weight, y, and whether those of x and weight are needed; and the same by operations that are differentiable.
+// A frugal one also asks whether the bias's is needed, and reads x and weight only where the other's is.
 int64_t enroll(const std::string& forward, const std::string& gradients, const std::string& again) {
     auto& known = c10::Dispatcher::singleton();
+    const auto found = known.findSchemaOrThrow(gradients.c_str(), "");
+    const bool frugal = found.schema().argumentIndexWithName("needs_bias").has_value();
     const std::lock_guard<std::mutex> alone(enrolling);
     enrolled.push_back(
-        {known.findSchemaOrThrow(forward.c_str(), ""), known.findSchemaOrThrow(gradients.c_str(), ""),
-         known.findSchemaOrThrow(again.c_str(), "")});
+        {known.findSchemaOrThrow(forward.c_str(), ""), found, known.findSchemaOrThrow(again.c_str(), ""), frugal});
     return static_cast<int64_t>(enrolled.size()) - 1;
 }
 
@@ -45,13 +48,15 @@ struct BothPasses : torch::autograd::Function<BothPasses> {
     static at::Tensor forward(
         AutogradContext* context, int64_t number, const at::Tensor& x, const at::Tensor& weight,
         const std::optional<at::Tensor>& bias) {
+        const Operators& own = operators(number);
         Stack stack{x, weight, bias};
         {
             const at::AutoDispatchBelowADInplaceOrView below;
-            operators(number).forward.callBoxed(&stack);
+            own.forward.callBoxed(&stack);
         }
         const at::Tensor y = std::move(stack[0]).toTensor();
-        context->save_for_backward({x, weight, y});
+        const bool x_read = !own.frugal || weight.requires_grad(), weight_read = !own.frugal || x.requires_grad();
+        context->save_for_backward({x_read ? x : at::Tensor(), weight_read ? weight : at::Tensor(), y});
         context->saved_data["number"] = number;
         context->saved_data["tensors"] = bias.has_value() ? 3 : 2;
         context->set_materialize_grads(false);
@@ -64,15 +69,17 @@ struct BothPasses : torch::autograd::Function<BothPasses> {
         const variable_list saved = context->get_saved_variables();
         const Operators& own = operators(context->saved_data["number"].toInt());
         Stack stack{grads[0], saved[0], saved[1], saved[2], context->needs_input_grad(0), context->needs_input_grad(1)};
+        const int64_t tensors = context->saved_data["tensors"].toInt();
         const auto transforms = c10::DispatchKey::FuncTorchDynamicLayerFrontMode;
         const bool dual = grads[0]._fw_grad(/*level=*/0).defined();
         if (at::GradMode::is_enabled() || c10::impl::tls_is_dispatch_key_included(transforms) || dual) {
             own.again.callBoxed(&stack);
         } else {
+            if (own.frugal) stack.emplace_back(tensors > 2 && context->needs_input_grad(2));
             const at::AutoDispatchBelowADInplaceOrView below;
             own.gradients.callBoxed(&stack);
         }
-        for (int64_t n = 0; n < context->saved_data["tensors"].toInt(); ++n) {
+        for (int64_t n = 0; n < tensors; ++n) {
             if (context->needs_input_grad(n)) found[1 + n] = std::move(stack[n]).toTensor();
         }
         return found;
@@ -82,6 +89,29 @@ struct BothPasses : torch::autograd::Function<BothPasses> {
 at::Tensor linear_relu(
     int64_t number, const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
     return BothPasses::apply(number, x, weight, bias);
+}
+
+// ---------------------------------------------------------------- PyTorch's own
+
+// y by the library's epilogue; without a bias, for which there is none, by a product and a ReLU.
+at::Tensor epilogue(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+    const auto leading = x.sizes().slice(0, x.dim() - 1);  // -1 would be undefined without features
+    const at::Tensor rows = x.dim() == 2 ? x : x.reshape({c10::multiply_integers(leading), x.size(-1)});
+    const at::Tensor y = bias ? at::_addmm_activation(*bias, rows, weight.t()) : at::mm(rows, weight.t()).relu_();
+    if (x.dim() == 2) return y;
+    auto sizes = leading.vec();
+    sizes.push_back(weight.size(0));
+    return y.view(sizes);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> epilogue_gradients(
+    const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& y, bool needs_x,
+    bool needs_weight, bool needs_bias) {
+    const auto in_rows = [](const at::Tensor& one) { return one.dim() == 2 ? one : one.reshape({-1, one.size(-1)}); };
+    const at::Tensor masked = at::threshold_backward(grad, y, 0), rows = in_rows(masked);
+    return {
+        needs_x ? at::matmul(masked, weight) : at::Tensor(),
+        needs_weight ? at::mm(rows.t(), in_rows(x)) : at::Tensor(), needs_bias ? rows.sum(0) : at::Tensor()};
 }
 
 // ---------------------------------------------------------------- layers that follow each other
@@ -162,6 +192,11 @@ std::optional<at::Tensor> run(const std::string& clock, const at::Tensor& x, con
 TORCH_LIBRARY(hypatia_both_passes, own) {
     own.def("enroll(str forward, str gradients, str again) -> int", &enroll);
     own.def("linear_relu(int number, Tensor x, Tensor weight, Tensor? bias) -> Tensor", &linear_relu);
+    own.def("epilogue(Tensor x, Tensor weight, Tensor? bias) -> Tensor", &epilogue);
+    own.def(
+        "epilogue_gradients(Tensor grad, Tensor x, Tensor weight, Tensor y, bool needs_x, bool needs_weight, "
+        "bool needs_bias) -> (Tensor, Tensor, Tensor)",
+        &epilogue_gradients);
     own.def("keep(str clock, Tensor x, Tensor?[] parameters, int[] numbers) -> ()", &keep);
     own.def("run(str clock, Tensor x, Tensor?[] parameters) -> Tensor?", &run);
 }

@@ -16,7 +16,7 @@ from hypatia_lab import training
 from hypatia_lab.dispatch import LINEAR_RELU
 
 PLAIN = LINEAR_RELU.direct["eager"]
-FORM = training.LAYERS["fused_backward"]
+FORMS = training.LAYERS["fused_backward"], training.EPILOGUE
 Step = Callable[..., tuple[torch.Tensor, ...]]
 
 
@@ -30,7 +30,8 @@ def operands(x: bool = True, weight: bool = True, bias: bool | None = True) -> l
 def agree(step: Step, **how: Any) -> None:
     given = operands(**how)
     wanted = [one for one in given if one is not None and one.requires_grad]
-    torch.testing.assert_close(step(FORM, given, wanted), step(PLAIN, given, wanted), rtol=1e-4, atol=1e-4)
+    for form in FORMS:
+        torch.testing.assert_close(step(form, given, wanted), step(PLAIN, given, wanted), rtol=1e-4, atol=1e-4)
 
 
 def gradients(form: Any, given: Any, wanted: Any) -> tuple[torch.Tensor, ...]:
@@ -45,12 +46,13 @@ def check_gradients_are_pytorchs() -> None:
 
 def check_a_known_backward_pass_is_none_of_the_labs_python() -> None:
     agree(gradients)
-    given: Any = operands()
-    y, ran = FORM(*given), list[str]()
-    sys.setprofile(lambda frame, event, told: ran.append(frame.f_code.co_filename))
-    torch.autograd.grad(y.sin().sum(), given)
-    sys.setprofile(None)
-    assert [file for file in ran if "hypatia_lab" in file] == []
+    for form in FORMS:
+        given: Any = operands()
+        y, ran = form(*given), list[str]()
+        sys.setprofile(lambda frame, event, told, ran=ran: ran.append(frame.f_code.co_filename))
+        torch.autograd.grad(y.sin().sum(), given)
+        sys.setprofile(None)
+        assert [file for file in ran if "hypatia_lab" in file] == []
 
 
 def check_second_derivatives_are_pytorchs() -> None:
@@ -60,7 +62,8 @@ def check_second_derivatives_are_pytorchs() -> None:
 
     with pytest.warns(RuntimeWarning, match="second derivatives"):
         agree(twice)
-    agree(twice)  # another warning would be an error
+    for how in ({}, {"x": False}, {"weight": False}, {"x": False, "bias": None}):  # another warning would be an error
+        agree(twice, **how)
 
 
 def check_many_gradients_at_once_are_pytorchs() -> None:
@@ -91,12 +94,28 @@ def check_a_gradient_keeps_its_tangent() -> None:
 
 def check_y_is_the_callers_own() -> None:
     given: Any = operands()
-    y = FORM(*given)
-    y.add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        y.sum().backward()
-    with torch.no_grad():
-        assert not FORM(*given).requires_grad
+    for form in FORMS:
+        y = form(*given)
+        y.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+        with torch.no_grad():
+            assert not form(*given).requires_grad
+
+
+def check_pytorchs_own_keeps_and_computes_no_more_than_is_asked_for() -> None:
+    given: Any = operands(x=False)
+    kept: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: (kept.append(one.shape), one)[1], lambda one: one):
+        total = training.EPILOGUE(*given).sum()
+        frozen: Any = operands(weight=False)
+        training.EPILOGUE(*frozen)
+    assert kept == [(2, 5, 24), (2, 5, 40), (40, 24), (2, 5, 40)]
+    with torch.profiler.profile() as profile:
+        torch.autograd.grad(total, given[1:2])
+    ran = [event.name for event in profile.events() or []]
+    assert (ran.count("aten::mm"), ran.count("aten::threshold_backward")) == (1, 1)
+    assert ran.count("aten::sum") == 0
 
 
 def check_a_checkpoint_computes_it_again() -> None:
@@ -109,4 +128,5 @@ def check_a_checkpoint_computes_it_again() -> None:
 
     for reentrant in (True, False):
         right = kept(PLAIN, *both(), reentrant=reentrant)
-        torch.testing.assert_close(kept(FORM, *both(), reentrant=reentrant), right)
+        for form in FORMS:
+            torch.testing.assert_close(kept(form, *both(), reentrant=reentrant), right)

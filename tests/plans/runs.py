@@ -122,7 +122,7 @@ def check_what_is_no_memory_is_not_described() -> None:
 
 
 def check_what_c_does_not_know_is_pythons_at_no_further_cost() -> None:
-    FORMS[1] = training.EPILOGUE
+    FORMS[1] = lambda *tensors: plain(tensors[0], tensors[1:])
     assert [asked(*layers()) for _ in range(3)] == [6, 3, 3]
 
 
