@@ -21,6 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from hypatia_lab import messages
@@ -241,6 +242,14 @@ def _between_events(work: Callable[[], list[Any]], calls: int) -> Sampler:
     return sample
 
 
+@cache
+def _capturing(device: int) -> Any:
+    """The stream on which work for that GPU is captured. PyTorch has one for all, on whichever was first."""
+    import torch
+
+    return torch.cuda.Stream(device)
+
+
 def capture(work: Run) -> Any:
     """A CUDA graph of ``work``. Raises :class:`ClockError` when it cannot be captured."""
     import torch
@@ -251,7 +260,7 @@ def capture(work: Run) -> Any:
     graph = torch.cuda.CUDAGraph()
     try:
         # Another thread may ask its stream how it is meanwhile, and be told so: JAX's would never be used again.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=_capturing(own.device_index), capture_error_mode="thread_local"):
             work()
     except RuntimeError as cause:
         torch.cuda.set_stream(own)  # where a capture fails torch stays on the stream that was captured

@@ -52,7 +52,7 @@ class Sequential(nn.Sequential):
             if (taken := _pattern(children, at)) == 2 and not torch.is_grad_enabled():
                 input = dispatch.linear_relu(input, one.weight, one.bias, clock=self.clock)
             elif taken == 2:
-                taken, parameters = 0, []
+                parameters = [*_operands(one)]
                 while at + taken < len(children) and _pattern(children, at + taken) == 2:
                     parameters += _operands(children[at + taken])
                     taken += 2

@@ -28,9 +28,9 @@ LIBRARY = ("eager", "epilogue", "group_norm")
 """Forms of PyTorch's that stand for the library."""
 
 
-def winner(runs: Runs, clock: str, device: str) -> str:
-    """The name of the choice among ``runs`` by ``clock``; see the module."""
-    name, rival = quickest(timed(runs, clock, device, BUDGET_S))
+def winner(runs: Runs, clock: str, device: str, first: Samples | None = None) -> str:
+    """The name of the choice among ``runs`` by ``clock``, of which ``first`` may be known; see the module."""
+    name, rival = quickest(timed(runs, clock, device, BUDGET_S) if first is None else first)
     racing = {one: runs[one] for one in dict.fromkeys(("eager", rival or name, name)) if one in runs}
     return confirmed(name, rival, timed(racing, clock, device, RACE_S)) if name != "eager" else name
 
@@ -41,16 +41,16 @@ def winner_in_training(runs: Runs, device: str) -> str:
     Layers of a step follow each other without a wait, so calls are timed back to back. Whether a step takes as long as
     the host or as long as the GPU depends on the model, and the host's time in a race of one layer is noisy. So where
     that is not sure of a form of the lab's, the GPU's time decides, which is known to a per cent, among those that are
-    not surely slower back to back.
+    not surely slower back to back by more than :data:`MARGIN`.
     """
-    in_a_row = {name: partial(_forgotten, run) for name, run in runs.items()}
-    chosen = winner(in_a_row, "hot", device)
+    runs = {name: partial(_forgotten, run) for name, run in runs.items()}
+    chosen = winner(runs, "hot", device)
     if chosen not in LIBRARY or device != "cuda":
         return chosen
-    hot = timed(in_a_row, "hot", device, RACE_S)
+    hot = timed(runs, "hot", device, RACE_S)
     left = {name: runs[name] for name in hot if name == chosen or not gain(hot[name], hot.get(chosen, ())) > MARGIN}
-    found = winner(left, "graph", device)
-    return chosen if found == "eager" else found
+    first = timed(left, "graph", device, BUDGET_S)
+    return winner(left, "graph", device, first) if chosen in first else chosen
 
 
 def quickest(samples: Samples) -> tuple[str, str]:

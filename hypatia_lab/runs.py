@@ -60,4 +60,6 @@ def _number(clock: str, given: training.Tensors) -> int | None:
     form = LINEAR_RELU.known(clock, given)
     if form is LINEAR_RELU.direct["eager"]:
         return _PYTORCH
+    if form is LINEAR_RELU.direct["epilogue"]:  # of a layer that learns nothing
+        form = training.EPILOGUE
     return form and (form.number if isinstance(form, training.Layer) else _PYTHON)

@@ -1,10 +1,9 @@
 """Both passes of the dispatcher's operations: who competes under autograd, and what their gradients are held to.
 
-A form of both passes is a function of its tensors like any other, and differentiable: PyTorch's own as they are, and
-the lab's as an ``autograd.Function``, or a node of its kind in C++ (``both_passes.cpp``), that keeps what its backward
-pass reads. The lab's have a first derivative only.
-Where a second is wanted, or a transform of ``torch.func`` runs, PyTorch's operations take their place, and a warning
-says so once.
+A form of both passes is a function of its tensors like any other, and differentiable: eager as it is, and the others
+as an ``autograd.Function``, or a node of its kind in C++ (``both_passes.cpp``), that keeps what its backward pass
+reads. These have a first derivative only. Where a second is wanted, or a transform of ``torch.func`` runs, PyTorch's
+operations take their place, and a warning says so once.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Tensors = Sequence["torch.Tensor | None"]
 
 PLAIN_TAKES_OVER = (
     "second derivatives, forward-mode derivatives and transforms of torch.func are computed by PyTorch's own "
-    "operations: the lab's kernels have a first derivative only"
+    "operations: what was chosen has a first derivative only"
 )
 
 Calls = dict[str, Callable[[], Any]]

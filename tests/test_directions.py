@@ -47,12 +47,11 @@ def test_ratios_and_limits_belong_to_one_direction() -> None:
     assert found["forward_backward"].limit_us == pytest.approx(3 * found["forward"].limit_us)
 
 
-def test_only_starts_busy_units_and_training_are_probed_in_both_directions() -> None:
+def test_only_starts_busy_units_training_and_its_choices_are_probed_in_both_directions() -> None:
     for experiment in EXPERIMENTS.values():
         for device in ("cpu", "cuda"):
             for preset in PRESETS:
                 probes = experiment.probes(preset, device, ())
-                rest = [
-                    probe for probe in probes if probe.topic not in ("start", "training") and probe.case != units.CASE
-                ]
+                both = ("start", "training", "choice")
+                rest = [probe for probe in probes if probe.topic not in both and probe.case != units.CASE]
                 assert {probe.workload.direction for probe in rest} <= {"forward"}

@@ -226,9 +226,11 @@ def test_what_the_dispatcher_chose_is_told_a_kind_of_layer_at_a_time(tmp_path: P
     monkeypatch.setattr(LINEAR_RELU, "measured", lambda *given: "epilogue", raising=False)
     monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
     said: list[dict[str, Any]] = []
-    choice.look(model, lambda event, **fields: said.append(fields))
-    told = {"linear_relu 16x24x32: epilogue": 1, "linear_relu 16x32x32: epilogue": 1}
-    assert {one["name"]: one["value"] for one in said} == told
+    for times in (1, 2):
+        choice.look(model, lambda event, **fields: said.append(fields))
+        assert [one["name"] for one in said] == times * [f"linear_relu 16x{n}x32: epilogue" for n in (24, 32)]
+    with pytest.raises(Ended, match="no layer"):
+        choice.look(found(model.workload, "eager", tmp_path), pytest.fail)
 
 
 # ---------------------------------------------------------------- how probes end

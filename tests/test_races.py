@@ -83,6 +83,13 @@ def test_where_that_is_not_sure_the_gpus_time_decides(chosen: Any) -> None:
     assert chosen({**epilogue, "own": 5.0}, {"eager": 10.0, "epilogue": 10.0, "own": 10.0}) == "epilogue"
 
 
+def test_pytorchs_forms_change_places_by_the_gpus_time_too(chosen: Any) -> None:
+    near = {"eager": 10.0, "epilogue": 9.9}
+    assert chosen(near, {"eager": 5.0, "epilogue": 10.0}) == "eager"
+    assert chosen(near, {"eager": 10.0, "epilogue": 10.0}) == "eager"
+    assert chosen({"eager": 10.0, "epilogue": 5.0}, {"eager": 5.0, "epilogue": 10.0}) == "epilogue"
+
+
 def test_who_is_surely_slower_back_to_back_is_not_chosen_whatever_the_gpu_says(chosen: Any) -> None:
     assert chosen({"eager": 10.0, "own": 11.0}, {"eager": 10.0, "own": 2.0}) == "eager"
     assert chosen({"eager": 10.0, "own": 11.0, "other": 9.9}, {"eager": 9.0, "own": 2.0, "other": 5.0}) == "other"
@@ -93,3 +100,5 @@ def test_a_cpu_and_what_cannot_be_captured_have_calls_back_to_back_alone(chosen:
     assert chosen({"eager": 10.0, "own": 9.0}, {}, NOISY) == "eager"
     assert chosen({"eager": 10.0, "own": 9.0}, {"own": 5.0}, NOISY) == "eager"
     assert chosen({"eager": 10.0, "epilogue": 5.0}, {}) == "epilogue"
+    # Nobody knows how the form that is ahead would do.
+    assert chosen({"eager": 10.0, "epilogue": 9.5, "own": 9.4}, {"eager": 10.0, "own": 5.0}) == "epilogue"

@@ -93,21 +93,25 @@ at::Tensor linear_relu(
 
 // ---------------------------------------------------------------- PyTorch's own
 
+// `one` as a matrix; -1 would be undefined without features.
+at::Tensor in_rows(const at::Tensor& one) {
+    if (one.dim() == 2) return one;
+    return one.reshape({c10::multiply_integers(one.sizes().slice(0, one.dim() - 1)), one.size(-1)});
+}
+
 // y by the library's epilogue; without a bias, for which there is none, by a product and a ReLU.
 at::Tensor epilogue(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-    const auto leading = x.sizes().slice(0, x.dim() - 1);  // -1 would be undefined without features
-    const at::Tensor rows = x.dim() == 2 ? x : x.reshape({c10::multiply_integers(leading), x.size(-1)});
-    const at::Tensor y = bias ? at::_addmm_activation(*bias, rows, weight.t()) : at::mm(rows, weight.t()).relu_();
+    const at::Tensor rows = in_rows(x), across = weight.t();
+    const at::Tensor y = bias ? at::_addmm_activation(*bias, rows, across) : at::mm(rows, across).relu_();
     if (x.dim() == 2) return y;
-    auto sizes = leading.vec();
-    sizes.push_back(weight.size(0));
+    auto sizes = x.sizes().vec();
+    sizes.back() = weight.size(0);
     return y.view(sizes);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> epilogue_gradients(
     const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& y, bool needs_x,
     bool needs_weight, bool needs_bias) {
-    const auto in_rows = [](const at::Tensor& one) { return one.dim() == 2 ? one : one.reshape({-1, one.size(-1)}); };
     const at::Tensor masked = at::threshold_backward(grad, y, 0), rows = in_rows(masked);
     return {
         needs_x ? at::matmul(masked, weight) : at::Tensor(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hypatia_lab.probes.probe import Emit, Subject, probe
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
 
 if TYPE_CHECKING:
     from hypatia_lab.dispatch import Dispatcher
@@ -25,12 +25,18 @@ def chosen(one: Dispatcher) -> Counter[str]:
 
 
 def look(subject: Subject, emit: Emit) -> None:
-    """Emit operation, sizes and form of every choice that a call needs."""
+    """Emit operation, sizes and form of every choice that a call needs. Raises :class:`Ended` where it needs none."""
+    from torch.overrides import BaseTorchFunctionMode
+
     from hypatia_lab.dispatch import LINEAR_RELU
 
     LINEAR_RELU.forms.clear()
     LINEAR_RELU.chosen.clear()
-    subject.variant.factory(subject.workload, subject.workload.inputs(subject.device))()
+    run = subject.variant.factory(subject.workload, subject.workload.inputs(subject.device))
+    with BaseTorchFunctionMode():  # where somebody looks on, C++ does not compute a run of layers that it knows
+        run()
+    if not LINEAR_RELU.chosen:
+        raise Ended("skipped", f"{subject.variant.name} asks the dispatcher for no layer")
     for name, count in chosen(LINEAR_RELU).items():
         emit("detail", topic="choice", name=name, unit="1", value=count, count=1)
 

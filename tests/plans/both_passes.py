@@ -44,6 +44,13 @@ def check_gradients_are_pytorchs() -> None:
         agree(gradients, **how)
 
 
+def check_what_has_no_features_has_gradients() -> None:
+    for into, out in ((0, 40), (24, 0)):
+        given: Any = [torch.ones(size, requires_grad=True) for size in ((2, 5, into), (out, into), (out,))]
+        own, right = (gradients(form, given, given) for form in (training.EPILOGUE, PLAIN))
+        torch.testing.assert_close(own, right)
+
+
 def check_a_known_backward_pass_is_none_of_the_labs_python() -> None:
     agree(gradients)
     for form in FORMS:

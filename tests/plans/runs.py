@@ -17,6 +17,8 @@ from hypatia_lab.dispatch import LINEAR_RELU
 
 FORMS = [training.LAYERS["fused_backward"], LINEAR_RELU.direct["eager"], training.LAYERS["fused_backward"]]
 """Of layer after layer what the dispatcher chooses."""
+frozen = ["eager"]
+"""And of layers that learn nothing."""
 looked_up: list[Any] = []
 
 
@@ -32,7 +34,7 @@ def choose(self: dispatch.Dispatcher, key: Any, clock: str, tensors: Any) -> Any
     """In place of a race. Without gradients, or of what is no memory, PyTorch's."""
     looked_up.append(tensors)
     plain = key and key[2] and key[-1] is None and type(tensors[0]) in training.PLAIN
-    form = FORMS[[16, 8, 12].index(tensors[1].shape[0])] if plain else LINEAR_RELU.direct["eager"]
+    form = FORMS[[16, 8, 12].index(tensors[1].shape[0])] if plain else LINEAR_RELU.direct[frozen[0]]
     if key:
         self.forms[key] = form
     return form
@@ -119,6 +121,15 @@ def check_what_is_no_memory_is_not_described() -> None:
     torch.testing.assert_close(summed, torch.autograd.grad(plain(x, parameters).sum(), x)[0], rtol=1e-4, atol=1e-4)
     nested = torch.nested.nested_tensor([x.detach()[:2], x.detach()], layout=torch.jagged)
     torch.testing.assert_close(runs.linear_relus(nested, parameters).values(), plain(nested, parameters).values())
+
+
+def check_a_layer_that_learns_nothing_is_of_the_run() -> None:
+    x, parameters = layers()
+    parameters[:2] = [one.detach() for one in parameters[:2]]
+    for frozen[0] in ("eager", "epilogue"):
+        LINEAR_RELU.forms.clear()
+        x = torch.cat([x, x]).detach()  # not known yet
+        assert [agree(x, parameters) for _ in range(2)] == [False, True]
 
 
 def check_what_c_does_not_know_is_pythons_at_no_further_cost() -> None:
