@@ -60,9 +60,7 @@ def convolved(x, weight, patch=SQUARE):
 
 
 def check_it_is_as_near_float64_as_eager():
-    for shape, (operation, approximate) in zip(
-        ((1, 66, 9, 13), (2, 130, 5, 7)), peers.OPERATIONS.items(), strict=True
-    ):
+    for shape, (operation, approximate) in zip(((1, 66, 9, 13), (2, 130, 5, 7)), peers.OPERATIONS.items(), strict=True):
         problem = problem_of(*shape, operation=operation)
         given, right = tensors(problem), problem.references()[0]
         usual = off(peers.conv_block(*given, approximate), right)
