@@ -119,11 +119,6 @@ def test_the_numbers_of_the_caller_prove_nothing(planted: Any) -> None:
     assert chosen(one) == ["eager"]
 
 
-def test_another_form_of_the_librarys_has_to_be_the_quicker_twice(planted: Any, raced: Any) -> None:
-    raced({"eager": 21.0, "epilogue": 19.0}, {"eager": 19.0, "epilogue": 21.0})
-    assert decided(planted(epilogue=PLAIN)) == "eager"
-
-
 def test_the_winner_has_to_win_again(planted: Any, raced: Any) -> None:
     raced({"eager": 10.0, "lucky": 5.0}, {"eager": 10.0, "lucky": 10.0})
     assert decided(planted(lucky=PLAIN)) == "eager"

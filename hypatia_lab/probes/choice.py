@@ -6,22 +6,7 @@ measured again.
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING
-
 from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
-
-if TYPE_CHECKING:
-    from hypatia_lab.dispatch import Dispatcher
-
-
-def chosen(one: Dispatcher) -> Counter[str]:
-    """How often each form is the choice for x and weight of such sizes: once for each set of gradients, say."""
-    found = Counter[str]()
-    for (_, _, _, x, weight, *_), form in one.chosen.items():
-        sizes = "x".join(map(str, (*x, weight[0])))
-        found[f"{one.operation} {sizes}: {form}"] += 1
-    return found
 
 
 def look(subject: Subject, emit: Emit) -> None:
@@ -37,8 +22,9 @@ def look(subject: Subject, emit: Emit) -> None:
         run()
     if not LINEAR_RELU.chosen:
         raise Ended("skipped", f"{subject.variant.name} asks the dispatcher for no layer")
-    for name, count in chosen(LINEAR_RELU).items():
-        emit("detail", topic="choice", name=name, unit="1", value=count, count=1)
+    for (_, _, _, x, weight, *_), form in LINEAR_RELU.chosen.items():
+        sizes = "x".join(map(str, (*x, weight[0])))
+        emit("detail", topic="choice", name=f"{LINEAR_RELU.operation} {sizes}: {form}", unit="1", value=1, count=1)
 
 
 if __name__ == "__main__":
